@@ -11,11 +11,12 @@
 
 namespace zg {
 
-/// Allocates blocks in one contiguous address range: the smallest free block that is large enough,
-/// the lowest among equal ones. So the layout depends on the calls alone. If no free block is large
-/// enough, the block goes to the top, the end of the highest block; the top moves down when that
-/// block is freed. Memory is taken from the system in steps of `grow_bytes` and never returned, so
-/// each page is faulted in once. An arena without memory computes the same offsets.
+/// Allocates blocks in one contiguous address range. A new block is put into the smallest free
+/// block that is large enough; among free blocks of equal size, into the one with the lowest
+/// address. So the layout depends on the calls alone. If no free block is large enough, the new
+/// block begins at the top, which is the end of the highest block in use. The top moves down when
+/// the highest block is freed. Memory is taken from the system in steps of `grow_bytes` and never
+/// returned, so each page is faulted in once. An arena without memory computes the same offsets.
 class Arena {
  public:
   static constexpr int64_t grow_bytes = int64_t{2} << 20;  // a huge page
@@ -31,9 +32,8 @@ class Arena {
   int64_t allocate(int64_t bytes);  ///< bytes: a multiple of arena_granule; returns the offset
   void release(int64_t offset, int64_t bytes);
 
-  std::byte* base() const {
-    return memory_ ? memory_->base() : nullptr;
-  }  ///< null: an arena without memory
+  /// Null: an arena without memory.
+  std::byte* base() const { return memory_ ? memory_->base() : nullptr; }
   /// The end of the highest live block, rounded up to grow_bytes: the memory that is needed now.
   int64_t reserved() const { return in_steps(top_); }
 
@@ -45,7 +45,7 @@ class Arena {
   void erase_free(int64_t offset, int64_t bytes);
 
   std::unique_ptr<ArenaMemory> memory_;
-  int64_t held_ = 0, top_ = 0;                          // held_: taken from the system
+  int64_t held_ = 0, top_ = 0;                          // held_: bytes taken from the system
   std::set<std::pair<int64_t, int64_t>> free_by_size_;  // (bytes, offset)
   std::map<int64_t, int64_t> free_by_offset_;           // offset -> bytes
 };

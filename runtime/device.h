@@ -42,13 +42,14 @@ struct SwapOptions {
 };
 
 struct DeviceOptions {
-  int threads = 0;              ///< for kernels; 0: one for each available core
-  int64_t memory_limit = 0;     ///< bytes of Space::device; more is OutOfMemory; 0: no limit
+  int threads = 0;  ///< for kernels; 0: one for each available core
+  /// Most bytes of Space::device; an allocation beyond them throws OutOfMemory. 0: no limit.
+  int64_t memory_limit = 0;
   int64_t host_limit = 0;       ///< the same for Space::pinned and Space::host together
   std::optional<Isa> isa = {};  ///< absent: best_isa()
   SwapOptions swap = {};
-  /// Counts kernel launches (runtime/launches.h). On cpu and cuda and, for a plan, on meta; a plan
-  /// for cuda needs a build with CUDA. Unsupported otherwise.
+  /// Counts kernel launches (runtime/launches.h) on cpu and cuda, and on meta in a plan for one of
+  /// them. A plan for cuda needs a build with CUDA. Other devices throw Unsupported.
   bool count_launches = false;
   /// Device::cpu() makes a device for this call alone, with accounting of its own.
   bool separate = false;
@@ -133,16 +134,17 @@ class ZG_API Stream {
   virtual ~Stream() = default;
   virtual Device device() const = 0;
   virtual const Device::Traits& traits() const = 0;
-  /// The type of device(). If it is meta, kernels check their arguments, count their scratch memory
-  /// and return; if launches() are counted for cuda, their host code runs, too, and launches
-  /// nothing.
+  /// The type of device(). On a meta device a kernel checks its arguments, counts its scratch
+  /// memory and returns. If launches() are counted for cuda, the kernel's host code also runs, but
+  /// launches nothing.
   virtual Device::Type type() const = 0;
   virtual Trace* trace() const = 0;  ///< null when not tracing
   /// The device's counter if this is its compute() queue and launches are counted; else null.
   virtual LaunchCounter* launches() const { return nullptr; }
   virtual const char* name() const = 0;  ///< name of its track in a trace: "compute"
   /// Blocks the host until all queued work is done. On an accelerator it also throws the errors
-  /// that kernels found, such as an index out of range: at the call they are not known yet.
+  /// that kernels found, such as an index out of range. Such an error is not known yet when the
+  /// kernel is called.
   virtual void synchronize() = 0;
   /// Queues to[0, bytes) = from[0, bytes). Both may be in any of the device's spaces or in ordinary
   /// memory of the process. The host may change `from` as soon as this returns if it is

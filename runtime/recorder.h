@@ -9,7 +9,7 @@
 
 namespace zg {
 
-int64_t received_bytes(const WireCounts& wire);  ///< of all collectives
+int64_t received_bytes(const WireCounts& wire);  ///< the sum over all collectives
 
 /// Records allocations and collectives of one rank in program order. It keeps them as events of a
 /// plan, or compares them with those of a plan. Used by the rank's own thread only.
@@ -25,11 +25,12 @@ class Recorder final : public DeviceObserver {
                        const std::string& name) override;
   void note_collective(Collective collective, int64_t bytes, const std::string& name,
                        const std::string& group);
-  /// Records a refused allocation, in a plan only: in a run the error itself is thrown.
+  /// Records a refused allocation in a plan. Does nothing in a run, which throws the error itself.
   void note_refusal(RefusedAllocation refused) override {
     if (mode_ == Mode::keep) refused_ = std::move(refused);
   }
   void forget_refusal() { refused_.reset(); }  ///< the program continued without the memory
+  /// Counts a read of tensor values. In a plan throws PlanError after PlanOptions::max_reads reads.
   void note_read() override;
   /// Adds the byte counts of a communicator that is destroyed.
   void note_wire(const WireCounts& wire);
@@ -68,7 +69,7 @@ class Recorder final : public DeviceObserver {
 struct PlanEnd {};
 
 /// Text files that a program writes and later reads in the same plan. They exist in memory only.
-/// Paths are compared as text, after "." and "//" are removed.
+/// Paths are compared as text after std::filesystem::path::lexically_normal().
 ZG_API void plan_file(const Device& device, const std::string& path, const std::string& text);
 ZG_API std::map<std::string, std::string> planned_files(const Device& device);
 

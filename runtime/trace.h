@@ -43,7 +43,7 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
     op,          ///< one op's backward
     kernel,      ///< its arguments list the operands
     collective,  ///< its arguments have the bytes that the rank received from other ranks
-    wait,        ///< the track waits for other work
+    wait,        ///< the track's thread or queue waits for other work
     copy         ///< transfer of bytes between spaces
   };
   using Value = std::variant<int64_t, std::string>;
@@ -81,8 +81,9 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
 };
 ZG_API const char* name_of(Trace::Kind kind);
 
-/// RAII: a span from construction to scope exit; costs nothing without a trace. Without `track` it
-/// is on the stream's track, and a point of the memory counter is added at its end.
+/// RAII: records a span from construction to scope exit. Does nothing if the stream has no trace.
+/// If `track` is null, the span is on the stream's track, and its end adds a point to the memory
+/// counter.
 class ZG_API TraceSpan {
  public:
   TraceSpan(const Stream& stream, const char* name, Trace::Kind kind = Trace::Kind::phase);

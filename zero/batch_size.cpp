@@ -13,7 +13,7 @@
 namespace zg::zero {
 namespace {
 
-// At most the first twelve are listed.
+// Lists the divisors up to 4096, at most twelve.
 std::string divisors_of(int64_t number) {
   std::vector<std::string> divisors;
   for (int64_t divisor = 1; divisor <= std::min<int64_t>(number, 4096) && divisors.size() < 12;
@@ -27,8 +27,8 @@ std::string choices(const BatchRequest& request, int64_t ranks) {
   const int64_t W = ranks, train = request.train.value_or(0);
   const int64_t micro = request.micro.value_or(1), accumulation = request.accumulation.value_or(1);
   const BatchRequest::Names& names = request.names;
-  if (micro <= 0 ||
-      accumulation <= 0)  // changing another number does not help while one of them is 0
+  // While one of these is not above 0, a change of another number does not help.
+  if (micro <= 0 || accumulation <= 0)
     return (micro <= 0 ? names.micro : names.accumulation) + " 1 or more";
   std::vector<std::string> ways;
   // Offers values for one factor, given the value `other` of the second one.
@@ -87,7 +87,7 @@ BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
   const auto check_positive = [&](const char* what, int64_t value) {
     if (value <= 0) refuse(request, W, fmt::format("{}: {} has to be greater than 0", what, value));
   };
-  // Checked here because the code below divides by it.
+  // Both are checked here because the code below divides by them.
   check_positive("Micro batch size per gpu", request.micro.value_or(1));
   check_positive("Gradient accumulation steps", request.accumulation.value_or(1));
   const bool has_micro = request.micro.has_value();
@@ -128,8 +128,8 @@ double samples_per_increment(const BatchRampup& rampup, int64_t whole) {
   return static_cast<double>(rampup.samples) / static_cast<double>(increments);
 }
 
-// A lower bound of the number of steps after `consumed` samples that have the same batch. The
-// caller counts the remaining ones one by one.
+// A lower bound, at least 1, of the number of steps after `consumed` samples that all have the
+// batch `batch`. advanced() calls it again for the remaining ones.
 int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, int64_t batch) {
   if (batch == whole) return std::numeric_limits<int64_t>::max();
   const int64_t number = (batch - rampup.start) / rampup.increment + 1;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A GPT in PyTorch as in minGPT and nanoGPT. Measures the time of a training step, or of generating with
-a cache of keys and values. Prints JSON.
+"""A GPT in PyTorch, written as in minGPT and nanoGPT. Measures the time of a training step, or of generating
+tokens with a cache of keys and values. Prints JSON.
 
-The model is zerograd's, tied and without dropout. What PyTorch has for the purpose is used: the
-tanh form of GELU in one call (minGPT's own formula with --gelu minGPT, which is slower), causal
-scaled_dot_product_attention and AdamW's fused=True where this version has them.
+The model is the same as zerograd's, with a tied head and without dropout. It uses PyTorch's fused functions:
+the tanh form of GELU in one call (with --gelu minGPT, minGPT's own formula, which is slower), and, where this
+version of PyTorch has them, causal scaled_dot_product_attention and AdamW's fused=True.
 usage: gpt.py step|generate [flags]"""
 import argparse
 import math
@@ -30,7 +30,7 @@ class Block(nn.Module):
         self.register_buffer("mask", torch.tril(torch.ones(block_size, block_size)) == 0)
 
     def attend(self, q, k, v):
-        first = k.shape[2] - q.shape[2]  # what the cache holds
+        first = k.shape[2] - q.shape[2]  # number of tokens that were in the cache before
         if hasattr(F, "scaled_dot_product_attention"):
             return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
         scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[-1]))
@@ -88,7 +88,7 @@ def optimizer_of(model):
     options = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
     try:
         return torch.optim.AdamW(model.parameters(), fused=True, **options)
-    except (TypeError, RuntimeError):  # a version that has none, or none for the CPU
+    except (TypeError, RuntimeError):  # this version has no fused AdamW, or none for the CPU
         return torch.optim.AdamW(model.parameters(), **options)
 
 
@@ -131,7 +131,7 @@ def generate_times(flags):
             length += ids.shape[1]
             ids = logits.argmax(dim=-1, keepdim=True)
             ids.tolist()
-            if repeat > 0:  # the first warms up
+            if repeat > 0:  # repeat 0 is the warm-up
                 (tokens if token else prefills).append(time.perf_counter() - start)
     return {"tokens": flags.batch_size, "prefill": measured.summary(prefills),
             **measured.summary(tokens)}

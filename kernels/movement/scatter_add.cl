@@ -1,11 +1,13 @@
 #include "zerograd/kernels/hpu/nest.clh"
 #include "zerograd/kernels/hpu/tile.clh"
 
-/// One work-item for each element of y that an index can name. It looks through the `extent`
-/// indices of its line in rising j and adds the elements of x that name it, in f32, rounding once;
-/// so the bits are fixed. y_strides leads to the element of y, index_strides and x_strides to the
-/// first index and x of the line, `axis` to the element's index along the axis. check_* reports
-/// indices outside the axis.
+/// scatter_add_* has one work-item for each element of y that an index can select. The work-item
+/// compares the `extent` indices on the element's line along the axis with the element's own
+/// position there, and adds the elements of x whose index is equal. It adds in rising j in f32 and
+/// rounds once, so the bits do not depend on the order of the work-items. The strides y_strides,
+/// index_strides, x_strides and `axis` give, for a work-item, the offset of its element of y, of
+/// the first index and the first element of x on its line, and its position along the axis.
+/// check_* reports indices outside the axis.
 #define SCATTER_ADD(index_type, index_c)                                                           \
   element_kernel void check_##index_type(__global const index_c* index, long n, long limit,        \
                                          fault_parameters) {                                       \

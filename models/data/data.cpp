@@ -92,7 +92,8 @@ std::string hexadecimal(char32_t code) {
   return fmt::format("U+{:04X}", static_cast<unsigned>(code));
 }
 
-/// A token for each code point, in ascending order.
+/// Encodes a text by character: the id of a code point is its index in `characters`, which are in
+/// ascending order.
 class CharacterCodec final : public TextCodec {
  public:
   CharacterCodec(std::vector<char32_t> characters, std::string path)
@@ -130,11 +131,11 @@ class CharacterCodec final : public TextCodec {
 }  // namespace
 
 std::vector<int32_t> Dataset::encode(const std::string&) const {
-  throw ConfigError("encode: this dataset has no characters; use one made by text_dataset");
+  throw ConfigError("encode: this dataset has no text; use text_dataset or tokenized_dataset");
 }
 
 std::string Dataset::decode(const std::vector<int32_t>&) const {
-  throw ConfigError("decode: this dataset has no characters; use one made by text_dataset");
+  throw ConfigError("decode: this dataset has no text; use text_dataset or tokenized_dataset");
 }
 
 int64_t Dataset::targets(Split split, int64_t index) const {
@@ -156,14 +157,15 @@ void Dataset::document_starts(Split, int64_t, int32_t* starts) const {
 Batch Dataset::batch(Split split, int64_t first_sample, int64_t samples,
                      const Device& device) const {
   if (first_sample < 0 || samples < 1)
-    throw ConfigError(fmt::format("batch: expected samples from 0 and at least one, got {} from {}",
+    throw ConfigError(fmt::format("batch: expected 1 or more samples, from 0 on; got {} from {}",
                                   samples, first_sample));
   if (epoch_samples(split) == 0)
     throw ConfigError("batch: the data has no validation split; try a validation fraction above 0");
   const int64_t T = block_size();
   const Shape shape{samples, T};
   if (device.type() == Device::Type::meta) {
-    const auto tensor = [&] {  // with the copy of a run, which reads nothing here
+    // Copies as a run does, so that the copies are counted; nothing is read.
+    const auto tensor = [&] {
       const Tensor ids = Tensor::empty(shape, DType::i32, device);
       if (ids.raw()) device.compute().copy(ids.raw(), nullptr, static_cast<size_t>(ids.bytes()));
       return ids;

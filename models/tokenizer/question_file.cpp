@@ -13,14 +13,14 @@
 namespace zg::models {
 namespace {
 
-constexpr size_t max_endings = 256;  // each is encoded behind the whole context
+constexpr size_t max_endings = 256;  // the whole context is encoded again with each ending
 
 /// The characters that Python's str.strip() removes: Unicode's White_Space and four separators.
 bool is_python_space(char32_t code) {
   return is_white_space(code) || (code >= 0x1c && code <= 0x1f);
 }
 
-/// Bytes of the text without white space at its end.
+/// The number of bytes before the white space at the end of the text.
 size_t end_of_text(std::string_view text) {
   size_t end = 0;
   for (size_t at = 0; at < text.size();)
@@ -51,7 +51,7 @@ std::string without_brackets(std::string_view text) {
   return out;
 }
 
-/// preprocess() of lm-evaluation-harness, lm_eval/tasks/hellaswag/utils.py.
+/// Does the same as preprocess() of lm-evaluation-harness, lm_eval/tasks/hellaswag/utils.py.
 std::string hellaswag_text(std::string_view text) {
   const std::string titled = replaced(stripped(text), {" [title]", ". "});
   return replaced(without_brackets(titled), {"  ", " "});
@@ -104,7 +104,7 @@ class QuestionReader {
 
  private:
   struct Context {
-    std::string text, space;  // the white space at its end
+    std::string text, space;  // text without the white space at its end; that white space
     std::vector<int32_t> tokens;
   };
 
@@ -115,7 +115,8 @@ class QuestionReader {
                           end);
   }
 
-  // The tokens of a text that begins a sequence.
+  // The tokens of a text at the beginning of a sequence: `before_`, unless the tokenizer has put it
+  // there, then the text.
   std::vector<int32_t> tokens_of(const std::string& text) const {
     std::vector<int32_t> tokens = tokenizer_.encode(text);
     const bool begins = tokens.size() >= before_.size() &&
@@ -149,14 +150,14 @@ class QuestionReader {
     } else if (context.text.empty()) {
       whole = tokenizer_.encode(end);
       first = whole.begin();
-      // An ending that begins with the only token of its context does not repeat it.
+      // If the context is one token, and the encoded ending begins with it, it is not repeated.
       if (choice.tokens.size() == 1 && whole.size() > 1 && whole[0] == choice.tokens[0]) ++first;
     } else {
       whole = tokens_of(context.text + end);
       first = whole.begin() + static_cast<int64_t>(std::min(whole.size(), context.tokens.size()));
     }
     choice.scored = whole.end() - first;
-    if (choice.scored == 0) node.fail("an ending with a token of its own");
+    if (choice.scored == 0) node.fail("an ending that adds tokens to its context");
     choice.tokens.insert(choice.tokens.end(), first, whole.end());
     return choice;
   }

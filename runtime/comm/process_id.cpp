@@ -13,11 +13,12 @@ namespace zg::cpu {
 namespace {
 
 struct Status {
-  char state = 'X';  // dead
+  char state = 'X';  // dead, or no such process
   uint64_t start = 0;
 };
 
-// /proc/PID/stat: "4711 (name, which may hold anything) S ..."; the 22nd field is the start.
+// Reads /proc/PID/stat, such as "4711 (NAME) S ...". NAME may contain any character, also ')'. The
+// 22nd field is the start time.
 Status status_of(int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;

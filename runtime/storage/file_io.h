@@ -26,8 +26,9 @@ class ZG_API File {
  public:
   static File open(const std::string& path);    ///< to read; must be a regular file
   static File create(const std::string& path);  ///< to write; empties an existing file
-  /// A new file to write, locked until it is closed. A leftover of its name, without a lock, is
-  /// removed first and never written through: it may be a link. A locked one is a FileError.
+  /// Creates a new file to write, locked until it is closed. An existing file that is not locked is
+  /// a leftover: it is removed first, and never written to, because it may be a link. Throws
+  /// FileError if the existing file is locked.
   static File create_locked(const std::string& path);
   ~File();
   File(File&& other) noexcept;
@@ -37,7 +38,7 @@ class ZG_API File {
   int64_t size() const;
   /// True if its path still leads to this file, and not to another file that replaced it.
   bool has_its_path() const;
-  /// Fills `bytes` from this offset (pread). Throws FileError if the file ends before.
+  /// Fills `bytes` from this offset (pread). Throws FileError if the file has fewer bytes.
   void read_at(int64_t offset, std::span<std::byte> bytes) const;
   /// Allocates this many bytes on the disk and sets the size of the file. Does nothing if the file
   /// system cannot allocate, or if this is not a regular file.
@@ -55,9 +56,9 @@ class ZG_API File {
   int descriptor_;
 };
 
-/// A file that is written as PATH.unfinished and replaces PATH when it is complete. It is locked:
-/// two processes that write one PATH at a time are an error of the second one. Links at PATH are
-/// followed; a device or a pipe is written directly. Functions throw FileError.
+/// A file that is written as PATH.unfinished and replaces PATH when it is complete. It is locked: a
+/// second process that writes the same PATH at the same time gets a FileError. If PATH is a link,
+/// its target is replaced; a device or a pipe is written directly. Functions throw FileError.
 class ZG_API UnfinishedFile {
  public:
   explicit UnfinishedFile(const std::string& path);
@@ -74,11 +75,11 @@ class ZG_API UnfinishedFile {
   bool finished_ = false;
 };
 
-/// An open folder. It stays the same folder if its name is given to another one. Functions throw
-/// FileError.
+/// An open folder. The object refers to this folder even if the folder is renamed and another one
+/// gets its name. Functions throw FileError.
 class ZG_API Folder {
  public:
-  static std::optional<Folder> open(const std::string& path);  ///< absent: there is none
+  static std::optional<Folder> open(const std::string& path);  ///< absent: no such folder
   ~Folder();
   Folder(Folder&& other) noexcept;
   Folder& operator=(Folder&& other) noexcept;
@@ -99,7 +100,7 @@ class ZG_API Folder {
 ZG_API std::string read_text(const std::string& path, int64_t max_bytes = INT64_MAX);
 ZG_API std::string read_text(const File& file, int64_t max_bytes = INT64_MAX);
 ZG_API void write_text(const std::string& path, const std::string& text);  ///< and syncs it
-/// The same as an UnfinishedFile.
+/// Writes the text through an UnfinishedFile: a reader finds the old file or the complete new one.
 ZG_API void replace_text(const std::string& path, const std::string& text);
 /// Bytes that this process may still write to the file system of `path`, or of the nearest existing
 /// folder above it. Absent where the system does not report them.
@@ -108,8 +109,9 @@ ZG_API std::optional<int64_t> free_bytes(const std::string& path);
 ZG_API void make_directories(const std::string& path);
 /// Makes the names in a directory durable, after files were created, renamed or removed.
 ZG_API void sync_directory(const std::string& path);
-/// Renames `from` to `to` atomically, also if `to` exists. An existing file is replaced; an
-/// existing directory is exchanged and is then called `from`.
+/// Renames `from` to `to` atomically, also if `to` exists. An existing file or empty directory is
+/// replaced. If `to` is a directory that is not empty, the names are exchanged: it is then at
+/// `from`.
 ZG_API void rename_over(const std::string& from, const std::string& to);
 
 // These functions follow symbolic links. They throw FileError if the system cannot follow them: a

@@ -25,9 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names in the hidden folder: the folder through which links lead, the folder that replaces it, and
-// a link that is not in its place yet; the list of the files with their checksums, which is there
-// before the first link.
+// Names in the hidden folder. current: the folder into which links lead. fresh: the folder that
+// replaces it. spare: a link before it is moved to its place. listing: the list of the files with
+// their checksums, which is written before the first link is made.
 constexpr const char *current = "current", *fresh = "new", *spare = "spare", *listing = "files";
 
 [[noreturn]] void fail(const char* operation, const fs::path& path, int reason = errno) {
@@ -75,7 +75,7 @@ void refuse_links(const fs::path& base, const fs::path& file) {
                        place.string());
 }
 
-/// The checksum of a file; "-" if there is none, or a link.
+/// The checksum of a regular file; "-" if the path is absent, a link or another kind of file.
 std::string sum_of(const fs::path& path) {
   if (kind_of(path) != Kind::file) return "-";
   return file_checksum(File::open(path.string()));
@@ -154,13 +154,14 @@ struct FileSetState {
 
   [[noreturn]] void refuse_work(const std::string& why) const {
     raise<FileError>(
-        "write: {} has unfinished work, but {}; expected that of a process that was killed here; "
-        "try again without it",
+        "write: {} has unfinished work, but {}; expected work that a killed process left there; "
+        "try again without this folder",
         hidden.string(), why);
   }
 
-  /// The files of unfinished work. Throws FileError, before anything is changed, if links, a list
-  /// that is not ours or other contents show that it came from elsewhere.
+  /// The files of unfinished work. Changes nothing. Throws FileError if a FileSet of this name
+  /// cannot have left the work: a folder is a link, the list is missing or names a file outside the
+  /// folder, or a file has neither its old nor its new checksum.
   std::set<fs::path> checked_files() const {
     std::set<fs::path> stored, names;
     add_files(hidden / current, stored);
@@ -197,8 +198,8 @@ struct FileSetState {
     sync_directory(hidden.string());
   }
 
-  /// Replaces each link by the file that it leads to and removes the hidden folder. Before the
-  /// exchange of the two folders these are the old files, after it the new ones.
+  /// Replaces each link by the file to which it leads, and removes the hidden folder. The links
+  /// lead to the old files until `fresh` and `current` are exchanged, then to the new ones.
   void complete_or_revert() const {
     std::set<fs::path> names = checked_files();
     for (const fs::path& file : names) {
@@ -215,9 +216,11 @@ struct FileSetState {
       if (file.has_parent_path() && kind_of(folder / file) == Kind::none)
         ::rmdir((folder / file).parent_path().c_str());
     sync_names(names);
-    // Otherwise the removal of the hidden folder could reach the disk before the moves out of it.
+    // Without this sync the removal of the hidden folder could reach the disk before the moves of
+    // files out of it.
     sync_tree(hidden);
-    // The list goes last: without it, files in `current` would not be ours.
+    // The list is removed after `current`, because checked_files() refuses a `current` that has
+    // files and no list.
     remove_tree(hidden / current);
     sync_directory(hidden.string());
     remove_tree(hidden);
@@ -248,14 +251,14 @@ struct FileSetState {
     sync_names(files);
   }
 
-  /// Replaces a file by a link to its old content. The folders must exist.
+  /// Puts the link of `file` in its place. An old file is moved into the hidden folder, to where
+  /// the link leads. The folders must exist.
   void install_link(const fs::path& file) const {
     const fs::path path = folder / file, stored = hidden / current / file;
     switch (kind_of(path)) {
       case Kind::none:
         return make_link(link_of(file), path);
-      case Kind::link: {  // a link of this set from before: its target is already in the hidden
-                          // folder
+      case Kind::link: {  // the user's: replace_all() has put a link to its target into `current`
         make_link(link_of(file), hidden / spare);
         return rename_over((hidden / spare).string(), path.string());
       }
@@ -305,7 +308,7 @@ struct FileSetState {
     else
       raise<FileError>(
           "replace: {}, one of {} files that belong together: this file system cannot exchange two "
-          "names, so they cannot be replaced at one moment; try to remove the old ones first, or "
+          "names, so they cannot be replaced atomically; try to remove the old files first, or "
           "another folder",
           (folder / *there).string(), files.size());
     complete_or_revert();

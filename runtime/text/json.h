@@ -9,21 +9,26 @@
 
 namespace zg {
 
-/// Deepest nesting of a text: code that copies, compares and writes values recurses to that depth.
+/// The deepest nesting that a JSON text may have. Code that copies, compares or writes values
+/// recurses to this depth.
 constexpr int json_depth_limit = 64;
 
+/// Limits of parse_json_object(), and parts of its error messages.
 struct JsonRules {
   int max_depth = json_depth_limit;
-  /// A key that an object has twice is an error. Otherwise the last one counts, as in Python.
+  /// True: an object that has a key twice is an error. False: the last value of the key is used, as
+  /// in Python.
   bool unique_keys = false;
-  int64_t line = 1;         ///< of the file, where the text begins
-  std::string advice = {};  ///< end of each message: "; try ..."
+  int64_t line = 1;         ///< number of the file's line on which the text begins
+  std::string advice = {};  ///< added to the end of each message: "; try ..."
 };
 
-/// The one reader of JSON. Parses an object in UTF-8, in time linear in its length. Throws
-/// FileError, as "name:line:column: what", for other values, anything after the object, a zero byte
-/// anywhere, invalid UTF-8, a number too large for a double, and what `rules` forbid.
-/// `Json` is nlohmann::json, or nlohmann::ordered_json, whose keys must be unique.
+/// Parses a JSON object in UTF-8, in time linear in its length. All JSON files are read by this
+/// function, except DeepSpeed's configs (zero/deepspeed/hjson.h). Throws FileError, as
+/// "name:line:column: reason", for a value that is not an object, for text after the object, a zero
+/// byte, invalid UTF-8, a number too large for a double, and a text that breaks one of `rules`.
+/// `Json` is nlohmann::json or nlohmann::ordered_json. With ordered_json keys must always be
+/// unique.
 template <class Json = nlohmann::json>
 Json parse_json_object(std::string_view text, const std::string& name, const JsonRules& rules = {});
 

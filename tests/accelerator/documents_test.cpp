@@ -87,7 +87,7 @@ TEST_CASE("packed conversations have the losses and gradients of the CPU on acce
         squares += values[t] * values[t];
         far += (own[t] - values[t]) * (own[t] - values[t]);
       }
-      // Tensor cores round the factors of a product to less than f32.
+      // Tensor cores round the factors of a product to a lower precision than f32.
       CHECK(std::sqrt(far) <= 2e-3 * std::sqrt(squares));
     }
   }

@@ -44,23 +44,23 @@ TEST_CASE("products that cuBLASLt accepts use it, and equal those of the project
       {"f16", true, DType::f16, DType::f16},
       {"f32", true, DType::f32, DType::f32},
       {"an activation", true, DType::bf16, DType::bf16, 16, 24, 40, 0, Activation::gelu_tanh},
-      {"rows off 16 bytes", false, DType::bf16, DType::bf16, 16, 23},
-      {"rows apart", true, DType::bf16, DType::bf16, 16, 24, 40, 32},
-      {"rows apart, off 16 bytes", false, DType::bf16, DType::bf16, 16, 24, 40, 25},
-      {"a bias that is not c", false, DType::bf16, DType::f32},
-      {"nothing to add up", false, DType::bf16, DType::bf16, 16, 24, 0},
+      {"rows not aligned to 16 bytes", false, DType::bf16, DType::bf16, 16, 23},
+      {"gaps between rows", true, DType::bf16, DType::bf16, 16, 24, 40, 32},
+      {"gaps, rows not aligned to 16 bytes", false, DType::bf16, DType::bf16, 16, 24, 40, 25},
+      {"a bias of another dtype than c", false, DType::bf16, DType::f32},
+      {"K is 0", false, DType::bf16, DType::bf16, 16, 24, 0},
       {"a problem that the library refuses", false, DType::bf16, DType::bf16, 2},
   };
   for (const LtCase& c : cases) {
     CAPTURE(c.name);
     Matmul m = product(c, device);
-    if (c.activation != Activation::none)  // matrices may have any shape
+    if (c.activation != Activation::none)  // pre_activation may have any shape of M x N elements
       m.pre_activation = Tensor::empty({2, c.M / 2, c.N}, c.out, device);
     const int64_t before = emulator::cublaslt_products();
     {
       const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
       kernels::matmul(m, device.compute());
-      kernels::matmul(m, device.compute());  // by the choice that was kept
+      kernels::matmul(m, device.compute());  // with the algorithm that the first call chose
     }
     CHECK(emulator::cublaslt_products() - before == (c.by_library ? 2 : 0));
     const std::vector<double> library = m.c.to_doubles();
@@ -88,7 +88,7 @@ TEST_CASE("matmul's row_sums come from cuBLASLt where it has an algorithm, else 
       {"f32", true, true, DType::f32},
       {"sums of another dtype", true, false, DType::bf16, DType::f32, DType::bf16},
       {"no algorithm with sums", true, false, DType::bf16, DType::f32, DType::f32, 24, 8},
-      {"rows off 16 bytes", false, false, DType::bf16, DType::f32, DType::f32, 23},
+      {"rows not aligned to 16 bytes", false, false, DType::bf16, DType::f32, DType::f32, 23},
   };
   for (const Case& c : cases) {
     CAPTURE(c.name);

@@ -1,4 +1,5 @@
-// The compute queue waits for a collective by an event, and the host goes on.
+// Tests of wait_on_device(): the compute queue waits for the event of a collective, and the host
+// does not wait.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -45,7 +46,7 @@ TEST_CASE("work of the compute queue runs after a collective that the host does 
     const Tensor sums_seen = Tensor::full({300}, 9.0, DType::f32, device);
     device.compute().synchronize();
     comm.wait_on_device(comm.all_gather(shard, full, "held"));
-    both_went_on.arrive_and_wait();  // the collective cannot have begun
+    both_went_on.arrive_and_wait();  // the collective has not begun: the emulator holds it
     const int64_t live = device.memory().live();
     shard = {};
     freed[rank] = live - device.memory().live();
@@ -56,7 +57,7 @@ TEST_CASE("work of the compute queue runs after a collective that the host does 
         std::this_thread::sleep_for(200ms);
         emulator::let_held_collectives_begin(true);
       });
-    mark_compute(device)->wait();  // for the queue alone, not for the collective
+    mark_compute(device)->wait();  // waits for the compute queue, without comm.wait()
     gathered[rank] = seen.to_doubles();
     if (later.joinable()) later.join();
     comm.wait_on_device(comm.reduce_scatter(leaf, sums, true, fold, "sums"));
@@ -107,7 +108,7 @@ TEST_CASE(
       };
       std::optional<PendingItem> item;
       expect_error([&] {
-        comm.wait_on_device(failing);  // which has failed already where a device works at once
+        comm.wait_on_device(failing);  // throws if the emulator has run the collective at once
         item.emplace(full.flat(9, 1));
         device.compute().synchronize();
       });

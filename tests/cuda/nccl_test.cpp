@@ -31,7 +31,7 @@ struct Way {
 const Way by_nccl{"nccl", "NCCL 2.28.9"};
 const Way direct{"direct", "the peers' memory; not by NCCL: ZG_CUDA_COMM=direct"};
 
-/// Each rank's results, by rank.
+/// The results of each rank; the index is the rank.
 using ValuesByRank = std::vector<std::vector<double>>;
 
 ValuesByRank values_of(
@@ -109,7 +109,7 @@ TEST_CASE("reduce_scatter by NCCL adds terms in rising rank, and sums integers")
             const Tensor full = Tensor::empty({ranks * 37}, dtype, device, space);
             copy(numbers(comm, ranks * 37, dtype, device), full, device.compute());
             comm.reduce_scatter(full, sums, fresh, fold, "g", {0, 3});
-            comm.wait(comm.reduce_scatter(full, sums, fresh, fold, "g", {3, 34}));  // more at once
+            comm.wait(comm.reduce_scatter(full, sums, fresh, fold, "g", {3, 34}));  // a longer part
             append(all, sums);
           }
         const Tensor whole = numbers(comm, ranks * 37, dtype, device);
@@ -265,7 +265,7 @@ TEST_CASE("sums computed by NCCL itself are close to the exact ones but not equa
   const ValuesByRank exact = sums_of(false), inexact = sums_of(true);
   CHECK(exact != inexact);
   for (size_t rank = 0; rank < 4; ++rank)
-    for (size_t i = 0; i < 1000; ++i)  // three additions of up to 4e3, in either order
+    for (size_t i = 0; i < 1000; ++i)  // in both sums, three additions with results up to 4e3
       REQUIRE(std::abs(exact[rank][i] - inexact[rank][i]) <= 6 * 4e3 * unit_roundoff(DType::f32));
   // Without NCCL it throws Unsupported with the reason.
   const auto asks = [](Communicator& comm, const Device&) { comm.sum_by_library(); };
@@ -406,7 +406,7 @@ TEST_CASE("a rank that throws while its group is in an NCCL call is named by all
   CHECK(contains(said[0], ": ShapeError: a shape; rank 0 waits in collective #0, broadcast of "));
 }
 
-TEST_CASE("a rank that throws or stays away is named while peers wait in NCCL") {
+TEST_CASE("a rank that throws is named while peers wait in NCCL") {
   const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
   const auto body = [](Communicator& comm, const Device& device) {
     comm.set_step(3);

@@ -1,4 +1,5 @@
-// Holds more values than a GPU's thread has registers.
+// A kernel that needs more registers than a GPU's thread has. tests/long/hpu-offline must report
+// that it spills.
 __kernel __attribute__((intel_reqd_sub_group_size(32))) void spilling(__global float8* out,
                                                                       __global const float8* x,
                                                                       int rounds) {

@@ -19,19 +19,19 @@ struct ChatOptions {
   models::SamplingOptions sampling;
 };
 
-/// Each line of stdin is a turn of the user, and the answer to it is printed; in a plan the first
-/// turn, or a short one, is answered. An answer ends with a
-/// token of sampling.ends, or with the special token that the format writes behind answers. Throws
-/// FileError for turns that a template refuses.
+/// Reads turns of the user, one from each line of stdin, and prints an answer to each. A plan
+/// answers one turn: `prompt`, or "Hi" if that is empty. An answer ends with a token of
+/// sampling.ends, or with the special token that the format writes behind answers. Throws FileError
+/// if the template refuses the turns.
 void talk(const TrainedModel& trained, const models::Tokenizer& tokenizer,
           const ChatOptions& options, InferenceMode mode);
 
-/// Throws ConfigError that begins with `flag` for a token that a model does not know.
+/// Throws ConfigError if a token is not in [0, vocabulary). The message begins with `flag`.
 void check_prompt(const char* flag, std::span<const int32_t> prompt, int64_t vocabulary);
 void print_text(const std::string& text);  ///< to stdout, flushed
-/// Continues the prompt with a decoder by `length` tokens, or until one of sampling.ends. Writes
-/// the text as it comes, and a new line, with `words`; null, or in a plan: writes nothing. Returns
-/// the text.
+/// Continues the prompt with a decoder by `length` tokens, or until a token of sampling.ends.
+/// `words` decodes the tokens. Prints the text token by token, then a new line, and returns the
+/// text. If `words` is null, or in a plan, prints nothing and returns "".
 std::string write_continuation(const TrainedModel& trained, const std::vector<int32_t>& prompt,
                                int64_t length, models::SamplingOptions sampling,
                                models::TextStream* words, InferenceMode mode);

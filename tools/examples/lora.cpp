@@ -1,6 +1,5 @@
-// Trains a GPT to sort for a while, then adapters (LoRA) of it, on two ranks in bf16 with ZeRO
-// stage
-// 3. Merges the adapters into the weights: the whole model computes the same.
+// Trains a GPT to sort for 60 steps. Then trains adapters (LoRA) of it on two ranks, in bf16 with
+// ZeRO stage 3. Merges the adapters into the weights and checks that the loss stays the same.
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -74,7 +73,7 @@ int main() {
     program.train(engine, first, 60);
     before = program.loss(engine);
   }
-  // Checkpoints of adapters do not have the base: they name it.
+  // A checkpoint of adapters does not contain the base. It has the path and hash of the base.
   const WeightSource base = zero::weights_of(first);
   const zero::CheckpointInfo::Base named{first, zero::weights_hash(base)};
   run_local(2, [&](Communicator& ranks, const Device& device) {

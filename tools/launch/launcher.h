@@ -20,8 +20,9 @@ std::vector<Host> read_hostfile(const std::string& path);
 /// Parses the text of a hostfile; `file` is named in errors.
 std::vector<Host> parse_hosts(const std::string& text, const std::string& file);
 
-/// Selects "worker-0@worker-1:0,2": whole hosts, or slots of a host. At most one of `include` and
-/// `exclude` may be given. Throws ConfigError.
+/// Returns the hosts and slots that `include` names, or all that `exclude` does not name. Both are
+/// written "worker-0@worker-1:0,2": all slots of worker-0, slots 0 and 2 of worker-1. At most one
+/// of them may be given. Throws ConfigError.
 std::vector<Host> selected(std::vector<Host> hosts, const std::string& include,
                            const std::string& exclude);
 
@@ -30,10 +31,11 @@ std::vector<Host> selected(std::vector<Host> hosts, const std::string& include,
 enum class Launcher { openmpi, mpich, slurm };
 
 struct Job {
-  std::vector<Host> hosts;         ///< empty: the hosts of Slurm's allocation
-  int64_t nodes = -1, slots = -1;  ///< for Slurm's allocation: at most this many; -1: all
+  std::vector<Host> hosts;  ///< empty: the hosts of Slurm's allocation
+  /// Limits in Slurm's allocation: nodes, and ranks on each node; -1: no limit.
+  int64_t nodes = -1, slots = -1;
   std::vector<std::string> command;
-  /// Timeout for ranks that wait for other ranks, and of Open MPI for lost hosts.
+  /// Seconds that ranks wait for other ranks. Open MPI detects a lost host in about this time.
   double timeout_s = 60.0;
 };
 
@@ -42,8 +44,8 @@ struct Job {
 /// unknown launcher.
 Launcher launcher_of(const std::string& name, const std::string& mpi_version);
 
-/// The command line for exec; no shell interprets the words. Ranks divide a host's cores
-/// themselves.
+/// The command line for exec; no shell interprets the words. The ranks on a host divide its cores
+/// among themselves.
 std::vector<std::string> launcher_words(Launcher launcher, const std::string& mpi_version,
                                         const Job& job);
 

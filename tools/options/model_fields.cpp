@@ -6,11 +6,11 @@
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
-// The rows of the data and the model.
+// Rows of the table of settings (fields.h): data and model.
 namespace zg::tools {
 namespace {
 
-// The names of all presets, followed by the names of model families.
+// The values of --model-type: presets and families of decoders, then those of encoder-decoders.
 const std::vector<std::string>& model_types() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = models::GPTConfig::preset_names();
@@ -69,7 +69,7 @@ FlagRow data_row() {
       path_row({"--data", "--data-path"}, "D", PathUse::reads,
                "sort, adder, a text PATH.txt, tokens PATH.bin, the PREFIX of Megatron's\n"
                "PREFIX.bin and PREFIX.idx, or PATH.jsonl: conversations {\"prompt\": ...,\n"
-               "\"response\": ...} or {\"messages\": [...]}, of an encoder-decoder pairs");
+               "\"response\": ...} or {\"messages\": [...]}; pairs for an encoder-decoder");
   row.paths = data_files;
   return row;
 }
@@ -83,16 +83,16 @@ std::string families_with(bool (*feature)(const models::FamilyRow&)) {
 Fields data_fields() {
   return {
       {ZG_AT(data.source), data_row(), always(kept("data.source")).as_path()},
-      {ZG_AT(data.order), choice_row({"--order"}, {"random", "sequential"}, "of training samples"),
+      {ZG_AT(data.order), choice_row({"--order"}, {"random", "sequential"}, "order in training"),
        always(kept("data.order"))},
       {ZG_AT(data.validation_fraction),
        number_row({"--val-fraction"}, below_one,
-                  "the end of a text, token file or conversations that is held out"),
+                  "share of a text, token file or conversations, at the end, for validation"),
        always(kept("data.validation_fraction", below_one))},
       {ZG_AT(data.split),
        parsed_row({"--split"}, "A,B,C",
-                  "weights of training, validation and test in the documents of a PREFIX,\n"
-                  "as Megatron cuts them; the third part is in neither [969,30,1]",
+                  "weights by which the documents of a PREFIX are divided into training,\n"
+                  "validation and test, as in Megatron; test is not used [969,30,1]",
                   [](TrainOptions& o, const FlagValue& v) {
                     o.data.split = parse_split(v.flag, v.value);
                   }),
@@ -100,8 +100,8 @@ Fields data_fields() {
       {ZG_AT(data.tokenizer), made_row([](TrainOptions& o) {
          return tokenizer_flag(
              {"--tokenizer", "--tokenizer-name"}, "PATH", o.data.tokenizer,
-             "BPE for text, and for what tokens mean: a tokenizer.json, or a folder with\n"
-             "one or with vocab.json and merges.txt");
+             "BPE tokenizer that encodes texts and decodes tokens: a tokenizer.json, or a\n"
+             "folder with one or with vocab.json and merges.txt");
        }),
        kept("data.tokenizer").as_path()},
       {ZG_AT(data.tokenizer_checksum), may_change("data.tokenizer_checksum")},
@@ -125,32 +125,33 @@ Fields model_fields() {
       {ZG_AT(model_type),
        parsed_row(
            {"--model-type", "--config-name"}, "NAME",
-           model_names() + " (with --n-layer, --n-head and --n-embd)",
+           "a preset, or a family with --n-layer, --n-head and --n-embd:\n" + model_names(),
            [](TrainOptions& o, const FlagValue& v) { parse_model_type(o, v.flag, v.value); }, 1,
            nullptr)},
       {ZG_AT(model.layers),
        integer_row({"--n-layer", "--num-layers"},
-                   "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
+                   "blocks; with --n-head and --n-embd, and without a preset's name", {1, ""}),
        always(of_model("model.layers", extent))},
       {ZG_AT(model.heads),
        integer_row({"--n-head", "--num-attention-heads"}, "attention heads", {1, ""}),
        always(of_model("model.heads", extent))},
       {ZG_AT(model.width), integer_row({"--n-embd", "--hidden-size"}, "width", {1, ""}),
        always(of_model("model.width", extent))},
-      // Models with ALiBi accept any length: check_resumed() does not compare theirs.
+      // Models without a table of positions accept any length. For them check_resumed() reports a
+      // changed block size and does not refuse it.
       {ZG_AT(model.block_size),
        integer_row({"--block-size", "--seq-length"}, "longest sequence",
                    {1, "sort 11, adder 6, text 128, conversations 1024 or fewer, a BLOOM's own"}),
        always(must_equal("model.block_size", extent))},
       {ZG_AT(max_positions), integer_row({"--max-position-embeddings"}, "", {1, ""})},
       {ZG_AT(model.vocabulary),
-       integer_row({"--vocab-size"}, "tokens that the model knows",
+       integer_row({"--vocab-size"}, "number of tokens in the vocabulary",
                    {1, "a BLOOM's own, else from the data"}),
        always(must_equal("model.vocabulary", extent))},
       {ZG_AT(model.position),
        choice_row({"--position-embedding", "--position-embedding-type"}, {"learned", "alibi"},
                   "positions: a table, or ALiBi in attention [learned; BLOOM alibi, bloom-13b "
-                  "learned];\nLlama's family has rotary ones",
+                  "learned];\nLlama's family has rotary positions",
                   ""),
        must_equal("model.position")},
       {ZG_AT(model.tied),
@@ -164,7 +165,7 @@ Fields model_fields() {
       {ZG_AT(model.family), of_model("model.family")},
       {ZG_AT(model.embedding_norm), of_model("model.embedding_norm")},
       {ZG_AT(model.dropout),
-       number_row({"--dropout"}, below_one, "on embeddings, attention and residuals",
+       number_row({"--dropout"}, below_one, "dropout of embeddings, attention and residuals",
                   "0.1; Llama's family 0"),
        kept("run.dropout")},
       {ZG_AT(model.kv_heads),
@@ -180,7 +181,7 @@ Fields model_fields() {
                    {1, "4 x width"}),
        of_model("model.hidden", count)},
       {ZG_AT(model.window),
-       integer_row({"--sliding-window"}, "tokens that a token sees", {1, "all before it"}),
+       integer_row({"--sliding-window"}, "tokens that a token attends to", {1, "all before it"}),
        of_model("model.window", count)},
       {ZG_AT(model.rope.theta),
        number_row({"--rotary-base", "--rope-theta"}, above_zero,
@@ -224,14 +225,14 @@ Fields conversation_fields() {
        kept("data.validation_source").unless({"--val-fraction"}).as_path().sparse()},
       {ZG_AT(data.chat_format_path),
        path_row({"--chat-format"}, "F", PathUse::reads,
-                "how messages become text: a chat template, F.jinja; or F.json, {\"user\":\n"
-                "[PREFIX, SUFFIX], \"assistant\": ..., \"first\": TEXT}, with an assistant's\n"
-                "content and suffix learned [the chat template of the model's folder]")},
+                "converts messages to text: a chat template, F.jinja; or F.json, {\"user\":\n"
+                "[PREFIX, SUFFIX], \"assistant\": ..., \"first\": TEXT}; the model learns\n"
+                "content and suffix of an assistant [chat template of the model's folder]")},
       {ZG_AT(data.chat_format), kept("data.chat_format").unless({"--chat-format"}).sparse()},
       {ZG_AT(data.pack),
        on_off_row({"--pack"},
-                  "several conversations in a sequence, each by itself; else one and\n"
-                  "padding [on]"),
+                  "put several conversations into a sequence; none attends to another. off:\n"
+                  "one conversation and padding [on]"),
        kept("data.pack").sparse()},
   };
 }
@@ -242,7 +243,7 @@ Fields seq2seq_fields() {
       {ZG_AT(seq2seq.config), must_equal("model.seq2seq").unless({"--model-type"}).sparse()},
       {ZG_AT(seq2seq.generation), kept("model.generation").unless({"--model-type"}).sparse()},
       {ZG_AT(seq2seq.source_prefix),
-       text_row({"--source-prefix"}, "TEXT", "before each source, such as \"chatbot: \""),
+       text_row({"--source-prefix"}, "TEXT", "text before each source, such as \"chatbot: \""),
        kept("data.source_prefix").sparse()},
       {ZG_AT(seq2seq.max_source),
        integer_row({"--max-source-length"}, "tokens; the end of a longer source is dropped",
@@ -264,7 +265,7 @@ Fields seq2seq_fields() {
        kept("data.validation_pairs", count).sparse()},
       {ZG_AT(seq2seq.label_smoothing),
        number_row({"--label-smoothing"}, below_one,
-                  "share of each label's weight that all tokens get, in training"),
+                  "share of a target's probability that is divided among all tokens, in training"),
        kept("run.label_smoothing").sparse()},
   };
 }

@@ -6,7 +6,8 @@
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
-// The rows of a config, and of how a run is executed: ranks, devices, output, checkpoints.
+// Rows of the table of settings (fields.h): the config, and how a run is executed: ranks, devices,
+// output, checkpoints.
 namespace zg::tools {
 namespace {
 
@@ -16,13 +17,13 @@ Fields config_fields() {
                                     "DeepSpeed's config F.json or accelerate's F.yaml, as it is;\n"
                                     "flags that are given override it")},
       {ZG_AT(config.compat),
-       choice_row({"--compat"}, {"0.19", "0.16"}, "the DeepSpeed whose defaults fill a config")},
+       choice_row({"--compat"}, {"0.19", "0.16"}, "DeepSpeed version that gives the defaults")},
       {ZG_AT(config.lenient),
-       switch_row({"--lenient"}, "warn of a config's unknown keys and go on")},
+       switch_row({"--lenient"}, "an unknown key of a config is a warning, not an error")},
   };
 }
 
-// rank=R,step=S[+S...],fault=F[,phase=P]
+// Parses the steps of --inject, "S[+S...]". Returns them in rising order.
 std::vector<int64_t> parse_steps(const std::string& flag, const std::string& value) {
   std::vector<int64_t> steps;
   for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
@@ -106,8 +107,8 @@ void parse_report_name(TrainOptions& options, const FlagValue& v) {
 FlagRow autotuning_row() {
   return parsed_row(
       {"--autotuning"}, "run|tune|off",
-      "find a fast setting as zerograd tune does, write it to tuned.json, and\n"
-      "train with it (run) or not (tune); off: not even where a config enables it [off]",
+      "run: find a fast setting as zerograd tune does, write it to tuned.json, train\n"
+      "with it; tune: do not train; off: neither, even if a config enables it [off]",
       [](TrainOptions& options, const FlagValue& v) {
         const size_t choice = parse_choice(v.flag, v.value, {"run", "tune", "off"});
         options.autotuning = choice == 2 ? "" : v.value;
@@ -121,12 +122,13 @@ FlagRow gradients_row() {
   return row;
 }
 
-// Another precision has its own dtype for gradient accumulators.
+// A resumed run takes the dtype of gradient accumulators from its checkpoint only if the precision
+// is the same, because another precision has another default.
 bool same_precision(const TrainOptions& now, const RunSpec& saved) {
   return now.precision() == saved.precision();
 }
 
-// Lightning's name for the stage. Help lists it as an alternative spelling only.
+// Parses Lightning's flag for stage and offload. Help does not list it.
 void parse_strategy(TrainOptions& options, const FlagValue& v) {
   const std::string stage = "deepspeed_stage_";
   const size_t choice =
@@ -142,35 +144,35 @@ bool is_stage_3(const TrainOptions& now, const RunSpec&) { return now.engine.sta
 Fields rank_fields() {
   return {
       {ZG_AT(ranks), integer_row({"--ranks", "--gpus", "--num-gpus"},
-                                 "ranks of all axes: threads of this process, or processes where\n"
-                                 "mpirun -np N starts them; then it may be left out",
+                                 "ranks on all axes together: threads of this process, or, under\n"
+                                 "mpirun -np N, processes; then the flag may be left out",
                                  {1, nullptr})},
       {ZG_AT(data_ranks), may_change("run.ranks", extent)},
       {ZG_AT(engine.stage),
        choice_row({"--zero-stage"}, {"0", "1", "2", "3"},
-                  "what the ranks share out: 0 gradient sums, 1 and 2 also masters\n"
-                  "and moments, 3 also values"),
+                  "data that is partitioned over the ranks: 0 gradient accumulators, 1 and\n"
+                  "2 also master weights and moments, 3 also parameters"),
        kept("run.stage", zero_stage).unless({"--strategy"}),
        Config::stage,
        {"--zero-stage", "--strategy"}},
       {ZG_AT(engine.stage), parsed_row({"--strategy"}, "S", "", parse_strategy)},
       {ZG_AT(engine.reduce_bucket_size),
-       integer_row({"--reduce-bucket-size"}, "largest reduction of gradients, elements",
+       integer_row({"--reduce-bucket-size"}, "largest reduction of gradients, in elements",
                    {1, nullptr}),
        not_stored, Config::reduce_bucket_size},
       {ZG_AT(engine.prefetch_bucket_size),
        integer_row({"--prefetch-bucket-size"},
-                   "stage 3: the prefetch limit, in elements of all units that are gathered\n"
-                   "ahead, --prefetch-units at most; with --overlap-comm off none is"),
+                   "stage 3: units that are gathered ahead have at most N elements together;\n"
+                   "with 0, or with --overlap-comm off, no unit is gathered ahead"),
        not_stored, Config::prefetch_bucket_size},
       {ZG_AT(engine.prefetch_units),
        integer_row({"--prefetch-units"},
-                   "stage 3: at most so many units are gathered ahead; more hide the latency of\n"
-                   "small units, and take memory",
+                   "stage 3: at most N units are gathered ahead; more units hide the latency of\n"
+                   "small ones, and take memory",
                    {1, nullptr})},
       {ZG_AT(engine.param_persistence_threshold),
        integer_row({"--param-persistence-threshold"},
-                   "stage 3: parameters of at most so many elements stay whole"),
+                   "stage 3: parameters of at most N elements stay whole on every rank"),
        not_stored, Config::param_persistence_threshold},
       {ZG_AT(engine.overlap_comm),
        on_off_row({"--overlap-comm"}, "communicate while computing; =off turns it off [on]"),
@@ -181,23 +183,23 @@ Fields rank_fields() {
        kept("run.reduce_at_boundary")},
       {ZG_AT(engine.nccl_reduce),
        switch_row({"--nccl-reduce"},
-                  "inexact, GPUs with NCCL: gradients are summed in its order and\n"
-                  "rounding; bits then depend on the ranks and the machine"),
+                  "GPUs with NCCL: NCCL adds gradients in its own order and rounding;\n"
+                  "bits then depend on the ranks and the machine"),
        kept("run.nccl_reduce")},
       {ZG_AT(engine.grad_accum),
-       choice_row({"--grad-accum-dtype"}, {"f32", "bf16"}, "of gradient sums",
+       choice_row({"--grad-accum-dtype"}, {"f32", "bf16"}, "dtype of gradient accumulators",
                   "f32; of fsdp-memory bf16"),
        kept("run.grad_accum").when(same_precision), Config::grad_accum_dtype},
       {ZG_AT(comm_timeout_s),
        number_row({"--comm-timeout"}, timeout,
-                  "seconds until a rank that stays away ends the run (exit 4)")},
+                  "seconds to wait for a rank at a collective before the run ends (exit 4)")},
       {ZG_AT(dump_collectives),
        switch_row({"--dump-collectives"},
                   "after a failure: each rank's last 64 collectives on stderr, with\n"
                   "step, state and times")},
       {ZG_AT(injection),
-       parsed_row({"--inject"}, "DRILL",
-                  "a fault on purpose: rank=R,step=S[+S...],fault=F[,phase=P]; F:\n" +
+       parsed_row({"--inject"}, "FAULT",
+                  "inject a fault: rank=R,step=S[+S...],fault=F[,phase=P]; F:\n" +
                       join(fault_words, "|") + ";\nP: " + join(phase_words, "|") +
                       " [the step's begin]; init has no step",
                   parse_injection),
@@ -209,20 +211,20 @@ Fields axes_fields() {
   return {
       {ZG_AT(axes.tensor),
        integer_row({"--tensor-parallel", "--tensor-model-parallel-size"},
-                   "ranks that share each layer's heads and columns; what remains of the\n"
-                   "ranks shares the data",
+                   "ranks that divide each layer's heads and columns; --ranks divided by\n"
+                   "tensor and pipeline ranks is the number of ranks that divide the data",
                    {1, nullptr}),
        may_change("run.tensor_parallel", extent)},
       {ZG_AT(axes.pipeline),
        integer_row({"--pipeline-parallel", "--pipeline-model-parallel-size"},
-                   "stages that share the layers", {1, nullptr}),
+                   "pipeline stages that divide the layers", {1, nullptr}),
        may_change("run.pipeline_parallel", extent)},
       {ZG_AT(axes.schedule),
        choice_row({"--schedule-pipeline"}, {"1f1b", "gpipe"},
                   "the order of a stage's micro-batches; the bits are the same")},
       {ZG_AT(axes.sequence_parallel),
        switch_row({"--sequence-parallel"},
-                  "tensor ranks also share the tokens of norms and dropout"),
+                  "tensor ranks also divide the tokens in norms and dropout"),
        may_change("run.sequence_parallel")},
   };
 }
@@ -248,11 +250,11 @@ Fields offload_fields() {
        kept("run.offload_activation").unless({"--config"}), Config::offload_activations},
       {ZG_AT(offload.nvme_path),
        path_row({"--nvme-path"}, "DIR", PathUse::watches,
-                "where nvme is: a file without a name, gone when the run ends"),
+                "folder for data on nvme: a file without a name, gone when the run ends"),
        not_stored, Config::nvme_path},
       {ZG_AT(offload.cpu_offload),
        switch_row({"--cpu-offload"},
-                  "optimizer and gradients, at stage 3 parameters too, to the host")},
+                  "store optimizer and gradients on the host, at stage 3 parameters too")},
   };
 }
 
@@ -304,8 +306,8 @@ Fields output_fields() {
                 "collectives, copies, waits and memory; written when they are done"),
        by_plan},
       {ZG_AT(trace_steps),
-       parsed_row({"--trace-steps"}, "FIRST:COUNT", "steps that --trace has [3 after 2 of warm-up]",
-                  parse_trace_steps),
+       parsed_row({"--trace-steps"}, "FIRST:COUNT",
+                  "steps that --trace records [3 after 2 of warm-up]", parse_trace_steps),
        by_plan},
       {ZG_AT(dump_memory),
        switch_row({"--dump-memory"}, "a Markdown table of memory per phase and step"), not_stored,
@@ -314,11 +316,11 @@ Fields output_fields() {
        switch_row({"--explain-settings"},
                   "print each setting with its value and where it comes from, and end")},
       {ZG_AT(memory_json), path_row({"--memory-json"}, "F", PathUse::writes,
-                                    "the same of all ranks in bytes, as plan predicts it")},
+                                    "memory of all ranks in bytes; plan writes the same JSON")},
       {ZG_AT(kernels),
        path_row({"--kernels"}, "F", PathUse::writes,
-                "cpu, cuda: launches, bytes and operations of each kernel, of the second step's\n"
-                "last micro-batch and of what it does once: JSON of rank 0, after that step")},
+                "cpu, cuda: JSON of each kernel's launches, bytes and operations on rank 0 in\n"
+                "the second step: per_micro_batch (its last micro-batch) and per_step")},
       {ZG_AT(dump_gradients), gradients_row()},
       {ZG_AT(progress), choice_row({"--progress"}, {"auto", "on", "off"},
                                    "one redrawn line on stderr; auto: on a terminal")},
@@ -338,35 +340,35 @@ Fields checkpoint_fields() {
        by_plan},
       {ZG_AT(save_interval),
        integer_row({"--save-interval"},
-                   "and every N steps; without --save: in the folder checkpoints", {1, ""})},
+                   "save also every N steps; without --save: in the folder checkpoints", {1, ""})},
       {ZG_AT(save_top_k),
-       integer_row({"--save-top-k"}, "keep the N with the lowest loss, and the newest; -1: all",
-                   {-1, "1"}),
+       integer_row({"--save-top-k"},
+                   "keep the N checkpoints of lowest loss, and the newest; -1: all", {-1, "1"}),
        kept("run.save_top_k", top_k)},
       {ZG_AT(async_save),
        switch_row({"--async-save"},
-                  "write those of --save-interval while training goes on; a step waits\n"
-                  "for what it is about to overwrite"),
+                  "write the checkpoints of --save-interval while training goes on; a step\n"
+                  "waits until the data that it overwrites has been read"),
        not_stored, Config::async_save},
       {ZG_AT(resume), made_row([](TrainOptions& o) {
          return checkpoint_flag(
              {"--resume", "--load"}, "DIR|auto", o.resume,
-             "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
-             "or checkpoints when it has one. Settings without a flag come from the\ncheckpoint");
+             "continue from DIR's newest checkpoint or a step_N; auto: from the newest in\n"
+             "--save or checkpoints, if any. Settings without a flag come from the\ncheckpoint");
        })},
       {ZG_AT(exit_interval),
        integer_row({"--exit-interval"},
-                   "save and end after each N steps, for jobs in a row; 0: never"),
+                   "save and end after each N steps, so that several jobs make one run; 0: never"),
        by_plan},
       {ZG_AT(kill_switch),
        path_row({"--kill-switch-path"}, "F", PathUse::watches,
-                "save and end after the step in which a file of this name comes"),
+                "save and end after the step in which a file of this name appears"),
        by_plan},
       {ZG_AT(universal_checkpoint), switch_row({"--universal-checkpoint"}, ""), by_plan},
       {ZG_AT(max_restarts),
        integer_row({"--max-restarts"},
-                   "after a failure go on from --save's newest checkpoint, at most so\n"
-                   "often; not after signals and what would fail again the same way"),
+                   "restart after a failure, at most N times, from the newest checkpoint in\n"
+                   "--save; not after a signal, nor after an error that would occur again"),
        by_plan},
       {ZG_AT(restarted), integer_row({"--restarted"}, "", {0, ""})},
       // The position of the run; no option sets it.

@@ -13,7 +13,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/trace.h"
 
-// A run, and its state before any rank starts.
+// A training run, and the state that it prepares before any rank starts.
 namespace zg::tools {
 
 /// The range of steps that --trace records, and the trace.
@@ -23,41 +23,41 @@ struct TracedSteps {
   const std::shared_ptr<Trace> trace = std::make_shared<Trace>();
   bool is_written = false;
 
-  /// Call it once all ranks of this process have taken the steps, or when the run ends. False: no
-  /// step was traced and no file was written. Throws FileError.
+  /// Call it after all ranks of this process have taken the steps, or when the run ends. Returns
+  /// false if no step was traced; then it writes no file. Throws FileError.
   bool write();
 };
 
 /// The state that all ranks of a run share. prepare_run() makes it once, before any rank starts.
 struct Run {
-  /// Resolved: it includes the settings of a resumed checkpoint, and what follows from flags and
-  /// data.
+  /// The resolved options: those of flags and of a resumed checkpoint, and the values that are
+  /// derived from them and from the data.
   TrainOptions options;
   /// Lock of --save, held by the process that writes there.
   std::shared_ptr<zero::DirectoryLock> lock;
   /// The step_N that the run resumes; open until every rank has loaded it. Null: a fresh start.
   Checkpoint checkpoint;
   std::string resumed;  ///< path of `checkpoint`; empty: a fresh start
-  /// The checkpoint of --init, if that names one; open as long as `checkpoint`.
+  /// The checkpoint of --init; open as long as `checkpoint`. Null: --init names no checkpoint.
   Checkpoint initial;
   int64_t steps_done = 0;  ///< steps taken before the checkpoint
   std::shared_ptr<const models::Dataset> dataset;
-  /// The same of an encoder-decoder; null: the model is a decoder.
+  /// The pairs of an encoder-decoder, the same object as `dataset`; null: the model is a decoder.
   std::shared_ptr<const PairData> pairs;
   std::vector<std::string> changes;  ///< differences from the checkpoint, one per line
   std::string data_line;             ///< log line about the data and its tokens
   double epoch_samples = 0.0;  ///< samples per epoch; 0: the run's length is not given in epochs
   std::shared_ptr<TracedSteps> traced;  ///< null: no trace was requested
-  /// Those of --matmul-algorithms; null: none.
+  /// The algorithms in the file of --matmul-algorithms; null: the flag is not given.
   std::shared_ptr<const MatmulAlgorithms> algorithms;
 };
 
 /// Throws FileError if the flag's file cannot be written. Leaves no file behind.
 void check_writable(const char* flag, const std::string& path);
 
-/// Reads data and checkpoint, solves the batch and checks that outputs can be written. Throws
-/// ConfigError, FileError, Unsupported. If `dataset` is given, the run trains on it and uses --data
-/// only as its name. If `lock` is given, --save is already locked.
+/// Reads data and checkpoint, computes the batch size and checks that outputs can be written.
+/// Throws ConfigError, FileError, Unsupported. If `dataset` is given, the run trains on it and uses
+/// the value of --data only as a name for it. If `lock` is given, --save is already locked.
 Run prepare_run(const TrainOptions& options,
                 std::shared_ptr<const models::Dataset> dataset = nullptr,
                 std::shared_ptr<zero::DirectoryLock> lock = nullptr);

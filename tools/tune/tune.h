@@ -17,8 +17,8 @@ namespace zg::tools {
 
 // Settings (tune_space.cpp).
 
-/// The options of a run in which `tune` varies the stage, the offloads, activation checkpointing,
-/// the micro-batch and, with it, the accumulation, and the bucket sizes.
+/// The options of a run, with the values that `tune` varies: the stage, the offloads, activation
+/// checkpointing, the micro-batch with the accumulation, and the bucket sizes.
 using Tuning = TrainOptions;
 
 /// The run with the values of the tuning.
@@ -44,10 +44,11 @@ bool may_vary(const TrainOptions& options, const std::string& flag);
 /// reduced at the boundary; else all.
 std::vector<int> stages_of(const Run& run);
 
-/// All combinations of stage, offload and activation checkpointing. Offload varies where its flags
-/// may vary: nothing; optimizer states and gradient accumulators; in stage 3 these and parameters.
-/// They go to the host or, if the run has an NVMe path, to NVMe; gradient accumulators never go to
-/// NVMe. With one rank, stage 3 is tried only with offloaded parameters. Micro-batch and buckets
+/// All combinations of stage, offload and activation checkpointing. If the flags of offload may
+/// vary, the choices of offload are: no offload; optimizer states and gradient accumulators; and in
+/// stage 3 these together with parameters. The location is the host and, if the run has an NVMe
+/// path, also NVMe. Gradient accumulators are then on the host, never on NVMe. With one rank, stage
+/// 3 is tried only with offloaded parameters, unless the stage was given. Micro-batch and buckets
 /// are those of the run.
 std::vector<Tuning> combinations_of(const Run& run);
 
@@ -68,7 +69,7 @@ std::vector<Tuning> smaller_variants(const Tuning& tuning, const Run& run);
 /// still be given as flags.
 std::string config_with(const Tuning& tuning, const Run& run);
 
-// Plans of settings (tune_plan.cpp) and trials (tune_search.cpp).
+// Plans of tunings (tune_plan.cpp), and trials, which train with them (tune_search.cpp).
 
 /// Rates of this machine, all ranks together: operations and bytes per second.
 struct Rates {
@@ -79,12 +80,13 @@ Rates measured_rates(const Run& run);
 /// Micro-batches in a planned step; later ones do not need more memory than the third.
 inline constexpr int64_t planned_micro_batches = 3;
 
+/// A tuning, with its memory and time as a plan predicts them.
 struct Planned {
   Tuning tuning;
-  Needs needs;     ///< of rank 0, planned
-  double seconds;  ///< predicted time of a step
-  double load;  ///< largest used fraction of a limit: a flag's, the machine's memory or the disk's
-  std::string tight;  ///< name of that limit: "--device-memory"
+  Needs needs;        ///< of rank 0, planned
+  double seconds;     ///< predicted time of a step
+  double load;        ///< bytes / limit, the largest over the limits of flags, machine and disk
+  std::string tight;  ///< name of the limit with the largest load: "--device-memory"
   bool fits;
 
   double samples_per_s(const Run& run) const;
@@ -92,24 +94,26 @@ struct Planned {
 Planned planned(const Run& run, const Tuning& tuning, const Rates& rates);
 
 struct Plans {
-  std::vector<Planned> fitting;  ///< sorted by predicted time, fastest first
+  std::vector<Planned> fitting;  ///< in plan_all(): highest predicted samples per second first
   std::vector<Planned> rest;     ///< settings that do not fit; smallest first
   bool whole = true;             ///< false: the time limit ended the search before all were planned
 };
 
-/// Plans every family with every micro-batch, until one does not fit or a step would take longer
-/// than `longest_step_s`. Each is planned as the first of smaller_variants() that fits.
+/// Plans combinations_of() with each micro-batch, smallest first. A combination ends at the first
+/// micro-batch that does not fit or, without --train-batch-size, whose step is predicted to take
+/// longer than `longest_step_s`. Each plan is that of the first of smaller_variants() that fits.
+/// Stops after `seconds` if at least one plan fits.
 Plans plan_all(const Run& run, const Rates& rates, double seconds, double longest_step_s);
 
-/// For each stage, in order, the largest micro-batch that fits, with all other settings of the run.
-/// Found by doubling and bisection, exact to one sample; with --train-batch-size only its divisors
-/// are tried.
+/// For each stage, in order, plans the largest micro-batch that fits; all other settings are those
+/// of the run. The search by doubling and bisection is exact to one sample. With --train-batch-size
+/// only its divisors are tried.
 Plans plan_largest(const Run& run, const Rates& rates);
 
 /// The result of training with a planned setting.
 struct Trial {
   Planned plan;
-  int64_t predicted_rank;  ///< rank by predicted time, from 1
+  int64_t predicted_rank;  ///< position in the list of plans, from 1
   std::string failure;     ///< "OutOfMemory: ..." or "no end after 12 s"; empty: it succeeded
   bool timed_out = false;
   int64_t peak_bytes = 0;             ///< reserved bytes of rank 0
@@ -123,11 +127,10 @@ struct Trial {
 /// Markdown table: successful trials, fastest first, then failed ones.
 std::string table_of(std::vector<Trial> trials, const Run& run);
 
-/// The measurements of a trial: seconds per sample, quartiles of its steps, and by how many
-/// values it deviates from the run as the user gave it.
+/// The measurements of a trial.
 struct Measured {
-  double fast, median, slow;
-  int deviations;
+  double fast, median, slow;  ///< quartiles of its steps, in seconds per sample
+  int deviations;             ///< deviations_of() its tuning
 };
 /// Chooses the trial with the fewest deviations among those that are as fast as the fastest one
 /// within noise: the first quartile of their step times is at most its third quartile. Among equals
@@ -151,10 +154,11 @@ struct Predicted {
   double samples_per_s, seconds;
   int64_t micro_batch;
 };
-/// The index of the setting to try first in a family, whose settings differ in the micro-batch and
-/// are sorted by predicted samples per second. It has the smallest micro-batch that is predicted
-/// within 5 % of the fastest, because short steps are measured more often in the same time. If its
-/// step is predicted to take longer than `longest_s`, a smaller one that is not, or the smallest.
+/// The index of the setting to try first in a family: settings that differ in the micro-batch only,
+/// sorted by predicted samples per second. Chooses the smallest micro-batch whose prediction is
+/// within 5 % of the fastest, because short steps are measured more often in the same time. If a
+/// step of it is predicted to take longer than `longest_s`, chooses a smaller micro-batch whose
+/// step is not, or the smallest one.
 inline size_t first_to_try(std::span<const Predicted> family, double longest_s) {
   size_t chosen = 0;
   for (size_t i = 1; i < family.size(); ++i) {
@@ -171,12 +175,13 @@ class Search {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `words`: train's command line without the flags that are varied. The run must outlive it.
+  /// `words`: train's command line without the flags that are varied. The run must outlive this
+  /// object. The search may take `time_s` from `begin` on.
   Search(const Run& run, std::vector<std::string> words, Clock::time_point begin, double time_s);
 
-  /// Tries first_to_try() of each of the six families that are predicted fastest, and the
-  /// run's own setting. Then tries the next smaller and the next larger micro-batch of the best
-  /// one, as long as they are faster.
+  /// Tries first_to_try() of the six families with the fastest predictions, and the run's own
+  /// setting. Then tries the next smaller and the next larger micro-batch of the fastest trial,
+  /// again and again, until both have been tried or the trials or the time are used up.
   void find_fastest(const std::vector<Planned>& plans);
   void try_each(const std::vector<Planned>& plans);
 

@@ -12,10 +12,11 @@ namespace zg::zero {
 struct LossScaleOptions {
   double loss_scale = 0.0;  ///< > 0: constant; 0: dynamic, by the options below
   int initial_scale_power = 16;
-  int64_t window = 1000;   ///< steps without an overflow after which the scale doubles
-  int64_t hysteresis = 2;  ///< number of overflows until the scale halves; counted from the last
-                           ///< refill, which is when the scale doubles
-  /// Refill after every step without an overflow, not only when the scale doubles.
+  int64_t window = 1000;  ///< steps without an overflow after which the scale doubles
+  /// The scale halves at the overflow with this number, counted from 1, and at each later one. The
+  /// count starts again when the scale doubles.
+  int64_t hysteresis = 2;
+  /// True: the count also starts again after every step without an overflow.
   bool consecutive_hysteresis = false;
   double min_loss_scale = 1.0;
 };

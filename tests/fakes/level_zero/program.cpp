@@ -20,7 +20,7 @@ T symbol(void* library, const std::string& name) {
 }  // namespace
 
 Program::Program(std::span<const std::byte> spirv, const std::vector<KernelSignature>& kernels) {
-  // Modules with the same code share their libraries.
+  // Modules with the same code share their libraries, so only one Program at a time loads them.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   const std::vector<std::string> files = compiled_copies(spirv, kernels, copies);
@@ -29,7 +29,7 @@ Program::Program(std::span<const std::byte> spirv, const std::vector<KernelSigna
     copy.library = dlopen(files[i].c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!copy.library) throw std::runtime_error(dlerror());
     copy.running = symbol<zg_item**>(copy.library, "zg_item");
-    // Absent if no kernel of the module has barriers.
+    // The symbol is absent if no kernel of the module has barriers.
     if (void* const place = dlsym(copy.library, "zg_hooks")) *static_cast<Hooks*>(place) = hooks;
     for (const KernelSignature& kernel : kernels) {
       copy.kernels[kernel.name] = {

@@ -19,8 +19,9 @@ using nlohmann::json;
 
 namespace {
 
-/// The model of make_beam_fixtures.py. It keeps the tokens of every row, as a model keeps its
-/// caches, so its logits are those of transformers only if rows are continued as from_rows says.
+/// The model of make_beam_fixtures.py. It stores the tokens of every row, as a real model stores
+/// keys and values. So its logits equal those of transformers only if from_rows names the right
+/// rows to continue.
 class TableModel {
  public:
   explicit TableModel(const json& test_case)
@@ -93,7 +94,7 @@ void check_beam_case(const json& test_case) {
   check_generated(test_case, model.next_logits());
 }
 
-/// The cases whose name has `part`; there must be `count` at least.
+/// Checks the cases whose names contain `part`. There must be at least `count` of them.
 void check_beam_cases(const std::string& part, int count) {
   for (const json& test_case : beam_fixture()["cases"])
     if (contains(test_case["name"].get<std::string>(), part)) {

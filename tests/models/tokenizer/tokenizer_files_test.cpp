@@ -58,7 +58,7 @@ TEST_CASE(
   CHECK(tokenizer_json(load_tokenizer(folder / "a/b/tokenizer.json")) == tokenizer_json(tokenizer));
   std::filesystem::remove(folder / "a/b/tokenizer.json");
   CHECK(tokenizer_json(load_tokenizer(folder / "a/b")) == tokenizer_json(tokenizer));
-  // Older folders have later tokens in a file of their own.
+  // Older folders have the tokens that were added after training in added_tokens.json.
   write_file(folder / "a/b/added_tokens.json", R"({"<|pad|>": 260, "<|user|>": 261})");
   const Tokenizer more = load_tokenizer(folder / "a/b");
   CHECK(more.vocabulary() == 262);
@@ -119,7 +119,7 @@ TEST_CASE(
       contains(refusal(file), "Unsupported t.json: model.type is \"WordPiece\"; expected \"BPE\""));
   file["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", {{"<unk>", 0.0}}}};
   CHECK(contains(refusal(file), "Unsupported t.json: model.type is \"Unigram\""));
-  file["model"].erase("type");  // as older files have it
+  file["model"].erase("type");  // older files have no type
   CHECK(contains(refusal(file), "Unsupported t.json: model is "));
 }
 

@@ -37,7 +37,8 @@ std::vector<uint8_t> random_bytes(std::mt19937& random, int64_t count) {
   return bytes;
 }
 
-/// This process's open file without a name in the directory.
+/// The path in /proc of the open file of this process that is in the directory and has no name
+/// there; "": none.
 std::string unnamed_file_in(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
@@ -47,7 +48,7 @@ std::string unnamed_file_in(const std::string& directory) {
   return "";
 }
 
-/// Changes one byte of that file without the device.
+/// Writes the byte 1 to that file at offset `at`, not through the device.
 void damage(const std::string& directory, off_t at) {
   const std::string path = unnamed_file_in(directory);
   REQUIRE(!path.empty());
@@ -98,8 +99,7 @@ TEST_CASE(
   const Device direct = device_on("/tmp"), buffered = device_on("/dev/shm");
   const Tensor first = swapped_tensor(direct, 5000), second = swapped_tensor(buffered, 5000);
   CHECK(!swap_description(direct).empty());
-  // A file system in memory, which tmpfs is on every Linux, cannot go past the page cache
-  // before 6.5.
+  // /dev/shm is a tmpfs, a file system in memory. It supports direct I/O from Linux 6.5 on.
   const Tensor memory = Tensor::from(std::vector<uint8_t>(5000, 7), {5000}, buffered);
   copy(memory, second, buffered.compute());
   const Tensor back = Tensor::empty({5000}, DType::u8, buffered);
@@ -187,7 +187,8 @@ TEST_CASE(
                  memory = Tensor::empty({size}, DType::u8, device);
     fill_zero(file, device.compute());
     damage(folder.path(), 9000);
-    // The blocks go straight to memory, or one is read for the bytes around those that are written.
+    // reads: blocks are read directly to memory. Otherwise 10 bytes are written, and their block is
+    // read first for the bytes around them.
     const Tensor from = reads ? file : memory.flat(0, 10);
     const Tensor to = reads ? memory : file.flat(8200, 10);
     CHECK_THROWS_WITH_AS(copy(from, to, device.compute()),

@@ -7,7 +7,7 @@
 #include "tests/tools/command.h"
 #include "zerograd/runtime/dtype.h"
 
-// The memory of `generate` and `eval`, planned and measured.
+// Tests that `generate` and `eval` use the memory that their plans predict.
 namespace zg::testing {
 namespace {
 
@@ -18,8 +18,9 @@ struct Llama {
   int64_t layers = 4, width = 512, hidden = 1024, vocabulary = 30000;
 };
 
-/// A folder of a Llama with weights in bf16: small values, or, `sparse`, a file without blocks on
-/// the disk. Returns the bytes of the weights.
+/// Writes a folder with a Llama whose weights are bf16. If `sparse`, the weights are a hole in the
+/// file, which takes no blocks on the disk; otherwise they are small values. Returns the bytes of
+/// the weights.
 int64_t write_llama(const std::string& folder, const Llama& model, bool sparse) {
   fs::create_directories(folder);
   write_file(folder + "/config.json", json{{"model_type", "llama"},
@@ -104,7 +105,7 @@ TEST_CASE(
     CHECK(narrow.resident_bytes < weights + weights / 10 + rest + (int64_t{64} << 20));
     CHECK(checked(with({}, {"--dtype", "f32"})).out == narrow.out);
 
-    // A need beyond a limit is refused before weights are read.
+    // A command that needs more memory than the limit is refused before it reads the weights.
     const Outcome refused = checked(with({}, {"--device-memory", std::to_string(weights)}), 3);
     CHECK(refused.out.empty());
     CHECK(contains(refused.error, "error: OutOfMemory: --device-memory: the model takes "));
