@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "zerograd/runtime/text/format.h"
@@ -95,6 +96,9 @@ double parse_number(const std::string& flag, const std::string& value, const Ran
   const bool inside = read_double(value, number, rest) && rest.empty() &&
                       (range.open_below ? number > range.minimum : number >= range.minimum) &&
                       (range.open_above ? number < range.maximum : number <= range.maximum);
+  const double size = std::fabs(number);
+  if (rest.empty() && (size > 3e38 || (size > 0.0 && size < std::numeric_limits<float>::min())))
+    refuse(flag, range.words + std::string(", whose size f32 holds (1.2e-38 to 3e38)"), value);
   if (!inside) refuse(flag, range.words, value);
   return number;
 }

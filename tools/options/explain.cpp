@@ -46,16 +46,15 @@ std::string shown_value(const Field& field, const Json& value, const RunSpec& sp
 
 std::string source_of(const Field& field, const TrainOptions& options, bool is_standard) {
   const auto found = options.sources.find(field.name());
-  if (found != options.sources.end() && found->second == Source::config)
+  if (options.is_from_config(field.name()))
     return options.defaulted.count(field.name()) ? "config's default" : "config";
   if (options.has(field.name())) return "flag";
   if (found != options.sources.end())
     return found->second == Source::folder ? "folder" : "checkpoint";
-  if (const char* flag = other_flag(field, options)) {
-    const auto other = options.sources.find(flag);
-    const bool is_config = other != options.sources.end() && other->second == Source::config;
-    return is_config || flag == std::string("--config") ? "config" : fmt::format("flag {}", flag);
-  }
+  if (const char* flag = other_flag(field, options))
+    return options.is_from_config(flag) ? "config" : fmt::format("flag {}", flag);
+  const char* const block = field.stored.config_flag;
+  if (block && !is_standard && options.is_from_config(block)) return "config";
   return is_standard ? "default" : "derived";
 }
 

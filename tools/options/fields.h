@@ -48,6 +48,7 @@ struct Stored {
   // Conditions under which a resumed run takes the value, beside the field's own flag, which must
   // not be given.
   std::vector<const char*> other_flags = {};  ///< none of them is given
+  const char* config_flag = nullptr;  ///< a config has not set the row of this flag; null: true
   bool (*condition)(const TrainOptions& now, const RunSpec& saved) = nullptr;  ///< null: true
   bool is_path = false;    ///< stored as an absolute path
   bool is_sparse = false;  ///< not written where it has the initial value of RunSpec
@@ -59,6 +60,7 @@ struct Stored {
     return stored;
   }
   Stored unless(std::vector<const char*> flags) const { return with(&Stored::other_flags, flags); }
+  Stored unless_config_sets(const char* flag) const { return with(&Stored::config_flag, flag); }
   Stored when(bool (*holds)(const TrainOptions&, const RunSpec&)) const {
     return with(&Stored::condition, holds);
   }

@@ -128,7 +128,7 @@ Fields optimisation_fields() {
       {ZG_AT(update().epsilon),
        number_row({"--adam-eps"}, positive,
                   "adamw, adam, muon: added to the root of the second moment"),
-       kept("run.epsilon", not_negative).unless({"--config"}), Config::epsilon},
+       kept("run.epsilon", not_negative), Config::epsilon},
       {ZG_AT(engine.clip_norm),
        number_row({"--clip", "--clip-grad"}, not_negative, "largest gradient norm; 0: no clipping"),
        kept("run.clip_norm"), Config::clip_norm},

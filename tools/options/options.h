@@ -182,6 +182,10 @@ struct TrainOptions : RunSpec {
   bool has(const std::string& flag) const { return given.contains(flag); }
   /// Whether a flag, a config, a checkpoint or a folder sets a row of the table.
   bool is_set(const std::string& name) const { return has(name) || sources.contains(name); }
+  bool is_from_config(const std::string& name) const {
+    const auto source = sources.find(name);
+    return source != sources.end() && source->second == Source::config;
+  }
   /// The ranks that share the data.
   int64_t data_axis() const { return ranks / axes.model_ranks(); }
   /// Whether this process writes the output: the first one, or the only one.

@@ -233,6 +233,7 @@ void adopt(const RunSpec& saved, TrainOptions& options) {
     const Stored& stored = field.stored;
     return (stored.rule == Resume::kept || stored.rule == Resume::must_equal) &&
            (!stored.condition || stored.condition(options, saved)) &&
+           !(stored.config_flag && options.is_from_config(stored.config_flag)) &&
            std::none_of(stored.other_flags.begin(), stored.other_flags.end(),
                         [&](const char* flag) { return options.has(flag); });
   });

@@ -203,24 +203,25 @@ Fields schedule_fields() {
   };
 }
 
-// Only a config sets these fields. A config sets all of them, so a run with a config takes none of
-// them from its checkpoint.
+// Only a config sets these fields. A resumed run takes them from its checkpoint, unless its config
+// has the block to which they belong: `scheduler`, or `fp16` and `bf16`.
 Fields config_only_fields() {
   const auto with_schedule = [](const char* key, Bounds bounds = {}) {
-    return kept(key, bounds).unless({"--config"}).when(same_schedule);
+    return kept(key, bounds).unless_config_sets("--schedule").when(same_schedule);
   };
-  const auto by_config = [](const char* key, Bounds bounds = {}) {
-    return kept(key, bounds).unless({"--config"});
+  const auto with_precision = [](const char* key, Bounds bounds = {}) {
+    return kept(key, bounds).unless_config_sets("--precision");
   };
   return {
       {ZG_AT(schedule.total_num_steps),
-       by_config("run.schedule_steps", any_count).when(has_own_end)},
-      {ZG_AT(update().stochastic_rounding), by_config("run.stochastic_rounding")},
-      {ZG_AT(engine.loss_scaling.loss_scale), by_config("run.loss_scale", not_negative)},
-      {ZG_AT(engine.loss_scaling.window), by_config("run.loss_scale_window", any_size)},
-      {ZG_AT(engine.loss_scaling.hysteresis), by_config("run.hysteresis", any_size)},
-      {ZG_AT(engine.loss_scaling.consecutive_hysteresis), by_config("run.consecutive_hysteresis")},
-      {ZG_AT(engine.loss_scaling.min_loss_scale), by_config("run.min_loss_scale", positive)},
+       with_schedule("run.schedule_steps", any_count).when(has_own_end)},
+      {ZG_AT(update().stochastic_rounding), with_precision("run.stochastic_rounding")},
+      {ZG_AT(engine.loss_scaling.loss_scale), with_precision("run.loss_scale", not_negative)},
+      {ZG_AT(engine.loss_scaling.window), with_precision("run.loss_scale_window", any_size)},
+      {ZG_AT(engine.loss_scaling.hysteresis), with_precision("run.hysteresis", any_size)},
+      {ZG_AT(engine.loss_scaling.consecutive_hysteresis),
+       with_precision("run.consecutive_hysteresis")},
+      {ZG_AT(engine.loss_scaling.min_loss_scale), with_precision("run.min_loss_scale", positive)},
       {ZG_AT(schedule.warmup_type), with_schedule("run.warmup_type")},
       {ZG_AT(schedule.warmup_min_lr), with_schedule("run.warmup_min_rate", not_negative)},
       {ZG_AT(schedule.warmup_min_ratio), with_schedule("run.warmup_min_ratio", share)},

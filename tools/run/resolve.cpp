@@ -125,6 +125,12 @@ double limit_epochs(TrainOptions& options, const models::Dataset& dataset, RunSp
   const double batches = limit.batches > 0
                              ? std::min(static_cast<double>(limit.batches), std::floor(all / batch))
                              : std::floor(limit.share * std::floor(all / batch));
+  if (batches < 1.0)
+    raise<ConfigError>(
+        "--limit-train-batches: expected a limit that leaves a batch or more, got none of the {:g} "
+        "batches of {:g} that the {:g} samples of an epoch make; try a larger limit or a smaller "
+        "--batch-size",
+        std::floor(all / batch), batch, all);
   const double epochs = options.has("--epochs") ? options.epochs : 1.0;
   options.epochs = settings.epochs = epochs * batches * batch / all;
   return batches * batch;

@@ -1,12 +1,14 @@
 #include <doctest/doctest.h>
 
 #include <regex>
+#include <tuple>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/config/config_matrix.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/deepspeed/deepspeed.h"
 #include "zerograd/zero/trainer.h"
 
@@ -212,11 +214,15 @@ TEST_CASE("OneCycle sets rate and momentum for each step") {
 
 TEST_CASE("a run with a config is resumed with or without the config to the same bits") {
   const TemporaryFolder folder;
+  const std::string some =
+      "{train_batch_size: 8, fp16: {enabled: true, initial_scale_power: 8, loss_scale_window: 2}";
+  write_file(folder / "some.json", some + "}");
   write_file(folder / "ds.json",
-             "{train_batch_size: 8, optimizer: {type: \"AdamW\", params: {lr: 0.01, eps: 1e-4}}, "
-             "scheduler: {type: \"WarmupDecayLR\", params: {warmup_min_lr: 1e-4, warmup_max_lr: "
-             "0.01, warmup_num_steps: 3, total_num_steps: 20, warmup_type: \"linear\"}}, fp16: "
-             "{enabled: true, initial_scale_power: 8, loss_scale_window: 2}}");
+             some +
+                 ", optimizer: {type: \"AdamW\", params: {lr: 0.01, eps: 1e-4}}, scheduler: {type: "
+                 "\"WarmupDecayLR\", params: {warmup_min_lr: 1e-4, warmup_max_lr: 0.01, "
+                 "warmup_num_steps: 3, total_num_steps: 20, warmup_type: \"linear\"}}, "
+                 "zero_optimization: {stage: 2, offload_optimizer: {device: \"cpu\"}}}");
   const std::string config = "--config " + (folder / "ds.json");
   const Outcome whole = checked(zerograd(config_run + "--steps 8 " + config));
   const std::string save = " --save " + (folder / "saved");
@@ -225,11 +231,21 @@ TEST_CASE("a run with a config is resumed with or without the config to the same
       "train --score-samples 0 --log-interval 0 --threads 1 --steps 8 "
       "--resume " +
       (folder / "saved");
-  for (const std::string& flags : {std::string(), " " + config}) {
+  // A block that a config leaves out is the checkpoint's.
+  const std::string partly = " --config " + (folder / "some.json");
+  for (const std::string& flags : {std::string(), " " + config, partly}) {
     const Outcome rest = zerograd(resume + flags);
     INFO("flags ", flags, ", error ", rest.error);
     CHECK(line_after(rest.out, "param_hash ") == line_after(whole.out, "param_hash "));
   }
+  const std::string explained = checked(called(resume + partly + " --explain-settings")).out;
+  CAPTURE(explained);
+  for (const auto& [name, value, source] : {std::tuple{"--offload-optimizer", "host", "checkpoint"},
+                                            {"--adam-eps", "0.0001", "checkpoint"},
+                                            {"run.warmup_min_rate", "0.0001", "checkpoint"},
+                                            {"--initial-scale-power", "8", "config"},
+                                            {"run.cycle_min_rate", "0", "default"}})
+    CHECK(contains(explained, fmt::format("  {:<30}  {:<24}  {}\n", name, value, source)));
 }
 
 }  // namespace zg::testing

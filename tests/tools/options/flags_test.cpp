@@ -50,6 +50,10 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --limit_train_batches 0", 2, "--limit-train-batches: expected a whole"},
       {"train --data sort --limit_train_batches 1.5", 2, "expected a share above 0"},
       {"train --data sort --lr 0", 2, "--lr: expected a number above 0"},
+      {"train --data sort --adam-eps 1e-50", 2,
+       "--adam-eps: expected a number above 0, whose size f32 holds (1.2e-38 to 3e38), got "
+       "'1e-50'"},
+      {"train --data sort --lr 1e39", 2, "whose size f32 holds"},
       {"train --data sort --lr nan", 2, "--lr: expected a number above 0, got 'nan'"},
       {"train --data sort --lr inf", 2, "--lr"},
       {"train --data sort --learning_rate 1e-4x", 2, "--lr"},

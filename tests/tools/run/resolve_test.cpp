@@ -80,6 +80,12 @@ TEST_CASE("resolve: --limit-train-batches counts each rank's batches of an epoch
     CAPTURE(steps);
     CHECK(resolved(options_with(words)).steps == steps);
   }
+  CHECK(message_of<ConfigError>([] {
+          resolved(options_with({"--batch-size", "64", "--limit-train-batches", "0.001"}));
+        }) ==
+        "--limit-train-batches: expected a limit that leaves a batch or more, got none of the 156 "
+        "batches of 64 that the 10000 samples of an epoch make; try a larger limit or a smaller "
+        "--batch-size");
 }
 
 TEST_CASE("resolve: a resumed run keeps the batch settings that no flag sets") {
