@@ -81,6 +81,10 @@ std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& chec
       checked, {.program = program, .decided = decided_by_flags(checked, options)});
   each(options, config, [](auto& option, const auto& member) { option = member; });
   if (config.autotuning && options.autotuning.empty()) options.autotuning = "run";
+  // Batch sizes of "auto" are those of the checkpoint or of the command.
+  if (config.batch.micro && !config.taken.count(DeepSpeedField::micro_batch) &&
+      !options.has("--batch-size"))
+    options.batch.micro = std::nullopt, options.batch.place.clear();
   std::vector<std::string> overridden;
   for (const auto& [key, field] : config.overridden) {
     const std::string line = key + " (" + flag_of(field, options.given) + ")";

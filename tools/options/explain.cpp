@@ -39,6 +39,8 @@ std::string shown_value(const Field& field, const Json& value, const RunSpec& sp
   if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
   if (value.is_number_float()) return fmt::format("{:.7g}", value.get<double>());
   const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (!choices.empty() && choices.back() == "nvme")  // the flag's words for Space::device and file
+    return text == "device" ? "none" : text == "file" ? "nvme" : text;
   return text.empty() || value.is_null() ? "-" : printable(text, 100);
 }
 

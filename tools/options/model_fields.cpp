@@ -218,11 +218,18 @@ Fields model_fields() {
 }
 
 Fields conversation_fields() {
+  const auto has_conversations = [](const TrainOptions& now, const RunSpec& saved) {
+    return is_conversations(now.has("--data") ? now.data.source : saved.data.source);
+  };
   return {
       {ZG_AT(data.validation_source),
        path_row({"--val-data"}, "PATH.jsonl", PathUse::reads,
                 "conversations to validate on, instead of the end of --data"),
-       kept("data.validation_source").unless({"--val-fraction"}).as_path().sparse()},
+       kept("data.validation_source")
+           .unless({"--val-fraction"})
+           .when(has_conversations)
+           .as_path()
+           .sparse()},
       {ZG_AT(data.chat_format_path),
        path_row({"--chat-format"}, "F", PathUse::reads,
                 "converts messages to text: a chat template, F.jinja; or F.json, {\"user\":\n"

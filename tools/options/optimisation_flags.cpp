@@ -69,12 +69,13 @@ void resolve_annealing(TrainOptions& options) {
     throw ConfigError("--min-lr: expected a schedule that decreases to it, got --schedule " +
                       std::string(zero::name_of(schedule.kind)) +
                       "; try --lr-decay-style cosine, or --schedule cosine");
-  if (!anneals) return;
-  refuse_flags(given, {"--warmup-steps", "--warmup-ratio"},
-               "expected --lr-warmup-samples, because this schedule counts samples, not steps");
-  if (schedule.min_rate > schedule.rate)
+  if (anneals)
+    refuse_flags(given, {"--warmup-steps", "--warmup-ratio"},
+                 "expected --lr-warmup-samples, because this schedule counts samples, not steps");
+  if ((anneals || given.count("--min-lr")) && schedule.min_rate > schedule.rate)
     raise<ConfigError>("--min-lr: expected at most --lr {:.6g}, got {:.6g}", schedule.rate,
                        schedule.min_rate);
+  if (!anneals) return;
   zero::AnnealingOptions& annealing = schedule.annealing;
   if (annealing.lr_decay_style == zero::DecayStyle::constant)
     return refuse_flags(given, {"--lr-decay-samples", "--min-lr"},

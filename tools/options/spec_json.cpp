@@ -229,6 +229,8 @@ void adopt_model(const RunSpec& theirs, TrainOptions& options) {
 }
 
 void adopt(const RunSpec& saved, TrainOptions& options) {
+  // The checkpoint comes before a value that a config has only by default.
+  for (const std::string& flag : options.defaulted) options.given.erase(flag);
   adopt_fields(saved, options, Source::checkpoint, [&](const Field& field) {
     const Stored& stored = field.stored;
     return (stored.rule == Resume::kept || stored.rule == Resume::must_equal) &&

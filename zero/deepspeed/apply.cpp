@@ -241,11 +241,13 @@ class Mapping {
 
   void apply_precision() {
     const bool f16 = config_.is_on("fp16", "enabled"), bf16 = config_.is_on("bf16", "enabled");
-    const bool f16_wanted = is_decided(Field::precision) ? engine_.compute == DType::f16 : f16;
+    const auto decides = [&](const char* section) {
+      return config_.find(section, "enabled") && !is_automatic(section, "enabled");
+    };
     if (is_decided(Field::precision)) {
       if (f16 || bf16)
         result_.overridden.push_back({f16 ? "fp16.enabled" : "bf16.enabled", Field::precision});
-    } else {
+    } else if (decides("fp16") || decides("bf16")) {
       engine_.compute = f16 ? DType::f16 : bf16 ? DType::bf16 : DType::f32;
       if (bf16 && config_.is_on("bf16", "bf16_optimizer_states")) result_.preset = "fsdp-memory";
       result_.taken.insert(Field::precision);
@@ -253,7 +255,7 @@ class Mapping {
     take("data_types", "grad_accum_dtype", {Field::grad_accum_dtype}, [&](const Setting& s) {
       engine_.grad_accum = s.text == "bf16" ? DType::bf16 : DType::f32;
     });
-    if (f16_wanted) apply_loss_scale(engine_.loss_scaling);
+    if (engine_.compute == DType::f16) apply_loss_scale(engine_.loss_scaling);
   }
 
   void apply_loss_scale(LossScaleOptions& scaling) {

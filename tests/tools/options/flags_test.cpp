@@ -53,6 +53,7 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --adam-eps 1e-50", 2,
        "--adam-eps: expected a number above 0, whose size f32 holds (1.2e-38 to 3e38), got "
        "'1e-50'"},
+      {"train --data sort --betas 0.5,0.6 --adam-beta1 0.7", 2, "one of --betas and --adam-beta1"},
       {"train --data sort --lr 1e39", 2, "whose size f32 holds"},
       {"train --data sort --lr nan", 2, "--lr: expected a number above 0, got 'nan'"},
       {"train --data sort --lr inf", 2, "--lr"},

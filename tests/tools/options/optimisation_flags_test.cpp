@@ -52,6 +52,7 @@ TEST_CASE("--lr-scheduler-type takes transformers' names, and refuses what it ca
        "--warmup-ratio: expected one of --warmup-steps and --warmup-ratio"},
       {{"--schedule", "cosine", "--lr-scheduler-kwargs", "{}"},
        "expected --lr-scheduler-type with"},
+      {{"--schedule", "cosine", "--min-lr", "1"}, "--min-lr: expected at most --lr 0.0005, got 1"},
   };
   for (const auto& [words, part] : refused) {
     CAPTURE(words.back());

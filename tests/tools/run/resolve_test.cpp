@@ -122,6 +122,11 @@ TEST_CASE("resolve: a flag comes before the checkpoint, and the checkpoint befor
         }) ==
         "--steps: saved/step_3 is already at step 3, got 2; --steps counts from step 0, also after "
         "--resume");
+  Facts chats = facts;  // --val-data goes with conversations alone
+  chats.saved->data.source = "chats.jsonl";
+  chats.saved->data.validation_source = "held.jsonl";
+  CHECK(resolved(options_with({}), chats).data.validation_source == "held.jsonl");
+  CHECK(resolved(options_with({"--data", "own.txt"}), chats).data.validation_source == "");
   TrainOptions plan = options_with({});
   plan.only_planned = true;
   CHECK(resolved(plan, facts).steps == 6);
