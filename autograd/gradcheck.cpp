@@ -59,7 +59,7 @@ void check_inputs(const std::vector<Tensor>& inputs) {
                         inputs[i].dtype(), inputs[i].device());
 }
 
-/// Copies of the inputs, with one element of input `input` moved by the step.
+/// The inputs, with `by` added to one element of a copy of input `input`.
 std::vector<Tensor> moved(const std::vector<Tensor>& inputs, size_t input, size_t element,
                           double by) {
   std::vector<double> values = inputs[input].to_doubles();

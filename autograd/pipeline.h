@@ -76,8 +76,9 @@ struct PipelineTimes {
 
 /// Runs a step's micro-batches through this rank's stage, each on its own tape. Worker threads
 /// (Mesh::Link) send outputs to the next stage and gradients to the previous one. The receive for
-/// the next action starts before the current action; a send is waited for only when its memory is
-/// freed. With one stage there are no messages, and `mesh` may be null. Collective over the stages.
+/// the next action starts before the current action. The end of a send is awaited only before its
+/// memory is freed. With one stage there are no messages, and `mesh` may be null. All stages must
+/// call this function.
 ZG_API PipelineTimes run_pipeline(const Mesh* mesh, PipelineSchedule schedule,
                                   int64_t micro_batches, const StageOutput& between,
                                   const Device& device, PipelineStage& stage);

@@ -62,7 +62,7 @@ AttentionForward forward_args(const Operands& operands, const Size& s, bool with
           .shape = fused(s)};
 }
 
-/// After a forward pass. One tensor has the gradients of q, k and v if they are in one.
+/// Runs a forward pass first. If q, k and v are in one tensor, their gradients are, too.
 AttentionBackward backward_args(const Operands& operands, const AttentionForward& forward) {
   kernels::attention_forward(forward, operands.device.compute());
   const bool is_fused = forward.shape.k.offset > 0;
@@ -176,15 +176,15 @@ AttentionForward grouped_forward(const Operands& operands, const Extents& e) {
           .shape = grouped_shape(e)};
 }
 
-/// The share of the causal scores that a window leaves: of T (T + 1) / 2.
+/// The share of the T (T + 1) / 2 causal scores that are within the window.
 double share_in_window(const Extents& e) {
   const double T = static_cast<double>(e[2]);
   const double window = e[5] > 0 ? std::min(T, static_cast<double>(e[5])) : T;
   return window * (2.0 * T - window + 1.0) / (T * (T + 1.0));
 }
 
-/// How many tensors as large as q, and as k, a kernel reads and writes. log_sum is small beside
-/// them.
+/// The number of tensors of the size of q, and of the size of k, that a kernel reads and writes.
+/// log_sum is small and not counted.
 struct Traffic {
   double queries_read, keys_read, queries_written, keys_written;
 };

@@ -13,8 +13,8 @@
 ///
 ///     const Device device = Device::cpu();
 ///     bench::Report report(device);  // measures the limits of the device: some seconds
-///     report.add({.name = "scale", .shape = "1048576", .flops = n, .read = 4 * n, .written = 4 *
-///     n},
+///     report.add({.name = "scale", .shape = "1048576", .flops = n, .read = 4 * n,
+///                 .written = 4 * n},
 ///                [&] { scale(x, y); });
 ///     std::fputs(bench::table({report}).c_str(), stdout);
 ///     bench::write_json("mine.json", {report});  // bench/roofline draws it
@@ -37,7 +37,7 @@ struct Effort {
   int warm_up = 10;  ///< runs before the first sample; fewer if they take longer than seconds / 4
   int fewest = 7;    ///< samples of a slow run
   int samples = 50;  ///< samples of a fast run, and the maximum for any run
-  /// Time for the samples of a row; after it a row ends once it has `fewest` samples.
+  /// Time for the samples of a row. After this time a row ends as soon as it has `fewest` samples.
   double seconds = 1.0;
   /// A sample repeats the run for at least this time and takes the mean. Absent: 2e-4, and 2e-3 on
   /// an accelerator, where each sample ends with a wait for the device.
@@ -75,8 +75,8 @@ struct ZG_API Row {
   double quantile(double q) const;  ///< quantile of `seconds`, nearest sample; q = 0.5: the median
   /// 100 x the bound's seconds / quantile(q). Absent if one of them is.
   std::optional<double> percent_of_limit(double q) const;
-  /// "L2": the processor's cache that holds the operands from run to run. Set if the median then
-  /// exceeds a memory limit by more than noise (5 %); else empty.
+  /// "L2": the processor's cache that holds the operands from run to run. Empty unless the median
+  /// exceeds a memory limit by more than the noise (5 %).
   std::string cache() const;
 };
 
@@ -99,7 +99,7 @@ class ZG_API Report {
   /// the end of that work. Throws the exceptions of `run` without adding a row. Throws ConfigError
   /// for a work without a name, or with only zeros.
   Row add(const Work& work, const std::function<void()>& run);
-  /// The same for run times in seconds that were measured elsewhere, in any order.
+  /// Adds a row with run times in seconds that were measured elsewhere, in any order.
   Row add(const Work& work, std::vector<double> seconds);
   /// A row of the table that gives a reason instead of figures. The JSON omits it.
   Row add_unmeasured(const Work& work, const std::string& why);

@@ -12,7 +12,7 @@ namespace zg::bench {
 /// A kernel of the library at one size, made from an Op (bench/op.h).
 struct Case {
   Work work;
-  /// Allocates the operands, once, and returns what is timed.
+  /// Allocates the operands once and returns the function that is timed.
   std::function<std::function<void()>(const Device&)> make;
 
   std::string text() const { return work.name + " " + work.shape + " " + name_of(work.dtype); }

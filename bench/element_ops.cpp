@@ -78,8 +78,8 @@ Op gelu_op(const std::string& name, Activation form) {
           .variables = variables_in({{-3.0, 3.0}})};
 }
 
-/// As GELU, times an operand below 1 and, in backward, another one. SiLU's exponential has a
-/// smaller argument.
+/// The errors are those of GELU, multiplied by an operand below 1 and, in backward, by another one.
+/// SiLU's exponential has a smaller argument.
 Op gated_op(const std::string& name, Gate form) {
   const auto forward = calls(kernels::gated_forward, [form](auto& operands, auto& e) {
     return GatedForward{.gate = operands.random({e[0]}, 1, -5.0, 5.0),
@@ -175,7 +175,8 @@ Op sum_of_squares_op() {
           .timed = elements(&Sizes::flat)};
 }
 
-/// Counts of e[0] parameters. The sum of squares exceeds the norm at which gradients are clipped.
+/// `non_finite` has e[0] counts. The sum of squares exceeds the norm at which gradients are
+/// clipped.
 Op gradient_scale_op() {
   const auto call = calls(kernels::gradient_scale, [](auto& operands, auto& e) {
     std::vector<int64_t> limbs(SumOfSquares::limb_count);

@@ -15,7 +15,7 @@ struct ElementWork {
   double flops, read_bytes, written_bytes;
 };
 std::function<Work(DType, const Extents&)> element_work(std::string name, const ElementWork& work);
-/// For operands of the case's dtype: `reads` and `writes` count them.
+/// For operands of the case's dtype; `reads` and `writes` are their numbers.
 std::function<Work(DType, const Extents&)> element_work(std::string name, double flops, int reads,
                                                         int writes);
 

@@ -13,8 +13,8 @@ namespace zg::bench {
 std::vector<double> measure(
     const std::function<void()>& run, const Effort& effort = {},
     const std::function<void()>& finish = [] {});
-/// The same on a device. On an accelerator `finish` waits for the compute stream, and one run comes
-/// before everything else, because some kernels are built at their first use.
+/// Measures on a device. On an accelerator `finish` waits for the compute stream, and one run
+/// precedes all others, because some kernels are built at their first use.
 std::vector<double> measure(const Device& device, const std::function<void()>& run,
                             const Effort& effort = {});
 

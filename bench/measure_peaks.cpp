@@ -18,14 +18,14 @@
 namespace zg::bench {
 namespace {
 
-/// Larger than the caches of a processor's cores, and than the share of a common cache.
+/// Larger than the private caches of the processor's cores, and than their share of a common cache.
 constexpr double spread_bytes = 96 << 20;
 constexpr int most_copies = 48;
 constexpr Effort short_effort{
     .limit_rounds = 1, .warm_up = 1, .fewest = 3, .samples = 15, .seconds = 0.06};
 
-/// The median of the seconds of one of `runs`, which are called in turns. The time of a step is the
-/// sum over many calls, fast and slow ones.
+/// Calls `runs` in turns. Returns the median of the seconds of all, divided by their number,
+/// because the time of a step is a sum over many calls, fast and slow ones.
 double time_in_turns(const std::vector<std::function<void()>>& runs) {
   const auto all = [&] {
     for (const auto& run : runs) run();
@@ -41,7 +41,7 @@ std::vector<std::function<void()>> copies_of(const std::function<std::function<v
   return runs;
 }
 
-/// Bytes per second of y = a + b by the bytes of a call.
+/// Bytes per second of y = a + b, as a function of the bytes of a call.
 Curve bandwidth_of(const Device& device, double call_seconds) {
   Curve curve;
   for (int64_t numel = int64_t{1} << 14; numel <= int64_t{1} << 24; numel *= 4) {
@@ -82,7 +82,7 @@ bool is_decoding(const Work& work) {
          (work.name.starts_with("matmul") && work.shape.starts_with("1x"));
 }
 
-/// The cases of three sizes, those of equal shapes once.
+/// The cases of three sizes. A case that several sizes have is listed once.
 std::vector<Case> cases_to_time() {
   std::vector<Case> all;
   std::set<std::string> names;
@@ -101,7 +101,7 @@ std::vector<Case> cases_to_time() {
   return all;
 }
 
-/// Times one case with its operands in several places.
+/// Times one case on several copies of its operands, which together do not fit in the caches.
 TimedCall time_case(const Case& c, const DeviceOptions& options) {
   LaunchRow launch;
   {
@@ -130,7 +130,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Sizes within a factor of 1.5 of the smallest of them are one point.
+/// Joins points whose sizes are within a factor of 1.5 of the smallest of them into one point.
 Curve curve_of(std::vector<std::pair<double, double>> points) {
   std::sort(points.begin(), points.end());
   Curve curve;
@@ -147,7 +147,7 @@ Curve curve_of(std::vector<std::pair<double, double>> points) {
   return curve;
 }
 
-/// Three digits: the noise of a measurement is larger.
+/// Rounds to three digits, because the noise of a measurement is larger.
 Curve rounded(Curve curve) {
   for (auto& [size, value] : curve.points) value = std::stod(fmt::format("{:.3g}", value));
   return curve;
@@ -168,7 +168,7 @@ std::vector<Efficiency> fit_efficiencies(const std::vector<TimedCall>& calls, co
     const auto peak = peaks.operations.find(name_of(row.dtype));
     if (size <= 0.0 || (product && peak == peaks.operations.end())) continue;
     const auto bytes = static_cast<double>(row.bytes);
-    // The bandwidth limits it, and the share of the operations would say nothing.
+    // A call that the bandwidth limits says nothing about the share of the operations.
     if (product && bytes / peaks.bandwidth.at(bytes) > seconds / 2) continue;
     const double limit = product ? peak->second : peaks.bandwidth.at(size);
     const double share = std::min(size / (seconds * limit), 100.0);

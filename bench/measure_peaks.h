@@ -16,9 +16,10 @@ struct TimedCall {
   LaunchRow launch;
   double seconds = 0.0;
 };
-/// The shares that these calls reach: by op and dtype a curve over the size of a launch, and before
-/// them the median of each class. A product and attention have shares of `peaks.operations`, other
-/// classes of `peaks.bandwidth`. Calls of about the same size are one point, their median.
+/// The shares of the peaks that these calls reach: first the median of each class, then for each op
+/// and dtype a curve over the size of a launch. Products and attention have shares of
+/// `peaks.operations`, other classes of `peaks.bandwidth`. Calls of about equal size are one point,
+/// their median.
 std::vector<Efficiency> fit_efficiencies(const std::vector<TimedCall>& calls, const Peaks& peaks);
 
 }  // namespace zg::bench

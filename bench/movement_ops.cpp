@@ -46,7 +46,7 @@ Op where_op() {
           .variables = variables_in({{-1.0, 1.0}, {-1.0, 1.0}})};
 }
 
-/// For each of [N, C] elements a row of [V, C]; e: N, C, V.
+/// Row numbers in [V, C], a random one for each of [N, C] elements; e: N, C, V.
 Tensor row_ids(const Extents& e, const Device& device) {
   return random_ids(e[0] * e[1], e[2], device).view({e[0], e[1]});
 }

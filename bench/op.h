@@ -57,16 +57,18 @@ struct Error {
   double absolute = 0.0, relative = 0.0;
 };
 
-/// So many roundings in the accumulator dtype: of values near 1, and relative to the result.
+/// The error of `absolute` roundings of values near 1 and `relative` roundings of values near the
+/// result, in the accumulator dtype.
 std::function<Error(DType, const Extents&)> roundings(double absolute, double relative = 0.0);
 
-/// Variables uniform in [low, high); each has the extents of these places, {{0, 1}, {1}}.
+/// Variables uniform in [low, high). `places` has, for each variable, the indices of its extents in
+/// those of the case: {{0, 1}, {1}}.
 std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_of(
     std::vector<std::vector<size_t>> places, double low = -1.0, double high = 1.0);
 
 /// One kernel of an op.
 struct OpKernel {
-  /// Allocates the operands. Values depend on seeds and extents alone.
+  /// Allocates the operands. Their values depend only on seeds and extents.
   std::function<Call(const Operands&, const Extents&)> call;
   /// The work of one run: the name, shape, FLOP and bytes of its row in the table. Absent: not
   /// timed.

@@ -73,8 +73,8 @@ LayerNormBackward layer_norm_backward(const Operands& operands, const Extents& e
 }
 
 /// Standard deviations are above 0.2, except in rows of one element, where x - mean is exactly 0.
-/// The sum is rounded to the dtype before it is normalised; by the mean of squares that changes
-/// rstd by rstd^3 times the rounding error.
+/// The sum is rounded to the dtype before it is normalised. Through the mean of squares this
+/// changes rstd by rstd^3 times the rounding error.
 Error layer_norm_error(DType dtype, const Extents& e) {
   const double rounding = dtype == accumulator(dtype) ? 0.0 : 2.0 * unit_roundoff(dtype);
   const double relative = e[1] == 1 ? 16.0 * unit_roundoff(accumulator(dtype)) : 0.0;
@@ -242,8 +242,8 @@ std::function<Work(DType, const Extents&)> projection_work(const char* name, dou
 }
 
 /// A logit is a sum of C products below 1; exp turns its error into a relative error. The gradient
-/// of a logit is rounded to the dtype. Along a row these sum to at most 2, along a column to less
-/// than 4 in the tested cases, which have more columns than rows.
+/// of a logit is rounded to the dtype. The gradients of a row sum to at most 2, those of a column
+/// to less than 4 in the tested cases, which have more columns than rows.
 Error projection_error(DType dtype, const Extents& e) {
   const double rounding = dtype == accumulator(dtype) ? 0.0 : unit_roundoff(dtype);
   const double logit = unit_roundoff(accumulator(dtype)) * static_cast<double>(e[2] + 32);

@@ -70,7 +70,7 @@ class ZG_API CountedCall {
 /// "x f32 [64, 48], y f32 [64, 48]"; at most the first sixteen.
 ZG_API std::string text_of(const std::vector<Operand>& operands);
 
-/// Throws unless all that are present are on one device.
+/// Throws DeviceError unless all tensors that are present are on one device.
 ZG_API void check_device(const char* op, const std::vector<Operand>& operands);
 
 /// The scratch of a call, for a function of this backend.
@@ -84,8 +84,8 @@ ZG_API std::shared_ptr<TraceSpan> span_of(const char* op, const std::vector<Oper
 [[noreturn]] ZG_API void throw_no_slot(const char* op, Device::Type backend);
 
 /// One computation with a slot for each backend. Args defines what the kernel computes; this object
-/// chooses the function by the device. Each is declared `extern ZG_API` in the op's header and
-/// defined once, by ZG_KERNEL (kernels/slots.h). A program may put its own function into a slot:
+/// chooses the function by the device. Each Kernel is declared `extern ZG_API` in the op's header
+/// and defined by ZG_KERNEL (kernels/slots.h). A program may put its own function into a slot:
 ///
 ///     kernels::gelu_forward[Device::Type::cpu].function = my_gelu;
 template <class Args>
@@ -112,10 +112,10 @@ struct Kernel {
     return slots[static_cast<size_t>(backend)];
   }
 
-  /// Validates, also that all operands are on one device, takes the declared scratch, then launches
-  /// on the stream's device. On meta it stops before that, unless launches are counted for cuda:
-  /// then the backend's function runs on the host, and each launch is counted instead. Throws
-  /// Unsupported ("layer_norm_forward: no hpu kernel") when the slot is empty.
+  /// Validates the arguments, checks that all operands are on one device, allocates the declared
+  /// scratch, then launches on the stream's device. On meta it does not launch. If launches are
+  /// counted for cuda on meta, the backend's function runs on the host, and each launch is counted
+  /// instead. Throws Unsupported ("layer_norm_forward: no hpu kernel") when the slot is empty.
   void operator()(const Args& args, Stream& stream) const {
     validate(args);
     const std::vector<Operand> tensors = operands_of(args);

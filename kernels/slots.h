@@ -8,14 +8,15 @@
 // zg::cpu::gelu_forward, zg::cuda::gelu_forward and zg::hpu::gelu_forward, which the backends
 // define, and defines zg::kernels::gelu_forward with them in its slots. If a backend does not
 // define the function, linking fails. Further arguments are the functions that return the bytes of
-// scratch, in the order of the backends; nullptr, or none: no scratch. They are compiled in every
-// build, because a plan may be for another machine, and use shapes and traits alone.
+// scratch, in the order of the backends; nullptr, or no argument, means no scratch. They are
+// compiled in every build, because a plan may be for another machine, and use only shapes and
+// traits.
 //
-// A new backend is a column here, a Device::Type and its sources. No op changes.
+// A new backend needs a column here, a Device::Type and its sources. No op changes.
 #define ZG_FOR_EACH_BACKEND(DO, Args, name) \
   DO(cpu, Args, name) DO(cuda, Args, name) DO(hpu, Args, name)
 
-// Whether this build has the backend.
+// The function of a backend; nullptr if this build does not have the backend.
 #define ZG_FUNCTION_cpu(name) ::zg::cpu::name
 #ifdef ZG_CUDA
 #define ZG_FUNCTION_cuda(name) ::zg::cuda::name

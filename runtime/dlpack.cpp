@@ -86,8 +86,8 @@ Space space_on(const Device& device, const DLDevice& there) {
   if (device.type() == Device::Type::cuda && there.device_type == on_cuda_host)
     return Space::pinned;
   raise<DeviceError>(
-      "from_dlpack: memory of DLPack device type {}, index {}; expected memory of {}; copy it over "
-      "in the other program",
+      "from_dlpack: memory of DLPack device type {}, index {}; expected memory of {}; try a copy "
+      "to it in the other program",
       there.device_type, there.device_id, device);
 }
 
@@ -101,7 +101,7 @@ bool is_contiguous(const DLTensor& tensor) {
   return true;
 }
 
-/// The other program owns it and frees it through the deleter.
+/// The object behind the result of to_dlpack(). The other program frees it through the deleter.
 struct Shared {
   DLManagedTensor managed;
   Tensor tensor;

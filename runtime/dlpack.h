@@ -2,7 +2,7 @@
 
 #include "zerograd/runtime/tensor.h"
 
-struct DLManagedTensor;  // defined in dlpack.h, ABI version 0.x; a "dltensor" capsule holds one
+struct DLManagedTensor;  // defined in dlpack.h, ABI 0.x; Python's capsule "dltensor" holds one
 
 // Exchange of tensors with other programs (PyTorch, NumPy, JAX, ...) without a copy, by the DLPack
 // protocol: https://dmlc.github.io/dlpack/latest/. Both sides use the same bytes.

@@ -10,12 +10,12 @@
 #include "zerograd/runtime/api.h"
 #include "zerograd/runtime/dtype.h"
 
-// The kernel launches of a device, counted. A device that was made with
-// DeviceOptions::count_launches has a LaunchCounter. In a run it counts what the device is given to
-// do. On a meta device that stands for a GPU (PlanOptions::type is cuda) kernels run their host
-// code, which chooses the kernels and their grids, and launch nothing: so a plan counts what a run
+// Counts of a device's kernel launches. A device that was made with DeviceOptions::count_launches
+// has a LaunchCounter. In a run it counts the kernels, copies and fills that are given to the
+// device. On a meta device that represents a GPU (PlanOptions::type is cuda) kernels run their host
+// code, which chooses the kernels and their grids, and launch nothing. So a plan counts what a run
 // will launch, on a machine without a GPU. On the CPU each call of an op is one launch, in a run
-// and in a plan; its own calls of other ops are part of it (kernels/kernel.h).
+// and in a plan. Other ops that this op calls belong to the same launch (kernels/kernel.h).
 //
 //     PlanOptions options{.device = {.count_launches = true}, .type = Device::Type::cuda};
 //     plan_ranks(1, [](Communicator& ranks, const Device& device) {
@@ -23,9 +23,9 @@
 //       const LaunchCounts all = device.launches()->counts();
 //     }, options);
 //
-// Counted is the work of Device::compute(), not that of other streams: collectives and the copies
-// of an offload that runs beside the kernels are not. A call of Stream::copy() counts as one
-// launch, also where the driver needs several, and waits within it do not count.
+// Only the work of Device::compute() is counted. Work of other streams is not: collectives, and the
+// copies of an offload that runs at the same time as the kernels. A call of Stream::copy() counts
+// as one launch, also where the driver needs several, and waits within it are not counted.
 namespace zg {
 
 /// The kinds of kernels that have different limits (runtime/step_time.h).
@@ -51,15 +51,15 @@ struct LaunchRow {
   std::string op;      ///< "attention_backward"
   std::string kernel;  ///< one of the op's kernels, or a call of a library: "cublasLtMatmul"
   int64_t launches = 0;
-  int64_t blocks = 0;  ///< of threads; 0 for calls of libraries, which do not say
+  int64_t blocks = 0;  ///< of threads; 0 for calls of libraries, which do not report it
   /// Bytes of device memory that are read and written: every operand once for each launch, twice
   /// if it is read and written. Reads that caches may serve again are not counted again.
   int64_t bytes = 0;
-  /// Multiplications and additions of products of matrices and of attention. For other kernels one
-  /// for each element of the largest operand: memory limits them.
+  /// Multiplications and additions of products of matrices and of attention. For other kernels,
+  /// whose time memory limits, one for each element of the largest operand.
   int64_t operations = 0;
-  /// The first floating-point operand's. A product multiplies in it. Kernels add in f32 (f64 for
-  /// f64), and other kernels compute in that.
+  /// The dtype of the first floating-point operand. Products multiply in this dtype. Products add,
+  /// and other kernels compute, in f32 (in f64 for f64).
   DType dtype = DType::f32;
   KernelClass kind = KernelClass::memory;
   bool operator==(const LaunchRow&) const = default;
@@ -77,16 +77,16 @@ struct ZG_API LaunchCounts {
   bool operator==(const LaunchCounts&) const = default;
 
   LaunchCounts& operator+=(const LaunchCounts& other);
-  /// Those since `before`, an earlier state of the same counter.
+  /// The counts since `before`, which is an earlier result of the same counter.
   LaunchCounts since(const LaunchCounts& before) const;
 };
 
-/// Counts from the construction of the device on. Any thread may call.
+/// Counts from the construction of the device on. Any thread may call its functions.
 class ZG_API LaunchCounter {
  public:
   /// Adds one launch; `work` has its names, blocks, bytes, operations, dtype and kind.
   void add(const LaunchRow& work);
-  void add_wait();  ///< counts only if something was launched since the wait before
+  void add_wait();  ///< counts a wait only if work was launched after the previous wait
   LaunchCounts counts() const;
 
  private:

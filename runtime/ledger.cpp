@@ -30,7 +30,8 @@ namespace {
 constexpr int64_t max_bytes = int64_t{1} << 62;
 
 /// The address that stands for the start of a space on a meta device. Nothing is mapped there, so
-/// reading it ends the process. It is aligned as real memory is, since kernels choose by alignment.
+/// reading it ends the process. It is aligned like real memory, because host code chooses kernels
+/// by the alignment of their operands.
 std::byte* planned_base(Space space) {
   constexpr int address_bits = 52;  // above the addresses of user space
   return reinterpret_cast<std::byte*>((uintptr_t{1} + static_cast<uintptr_t>(space))

@@ -52,7 +52,7 @@ struct RefusedAllocation {
   Space space = Space::device;
   Purpose purpose = Purpose::activation;
   std::string phase;
-  std::string name;  ///< purpose of the allocation, "block.3 moments"; may be empty
+  std::string name;  ///< of the innermost NameScope, "block.3 moments"; may be empty
   std::string message;
   bool operator==(const RefusedAllocation&) const = default;
 };
@@ -83,7 +83,7 @@ class ZG_API Buffer {
   const Device& device() const { return device_; }
 
   /// The number of writes by kernels, copy() and fill_zero() so far. Writes through data() are not
-  /// counted. A tape compares it, so that a saved tensor that was changed is an error.
+  /// counted. A tape compares it in backward, and throws if a tensor that it saved was changed.
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void note_write() { version_.fetch_add(1, std::memory_order_relaxed); }
   /// True: Tape::gradient() returned it. No derivative of it is recorded.
@@ -161,8 +161,9 @@ class ZG_API MemoryTracker {
   virtual int64_t live(Space space = Space::device) const = 0;
   virtual BytesByPurpose live_by_purpose(Space space = Space::device) const = 0;
   virtual int64_t peak(Space space = Space::device) const = 0;  ///< since the last reset_peaks()
-  /// Memory that must be reserved for the live bytes: up to the highest live byte of the arena,
-  /// with the free holes below it, in steps of 2 MiB. It decreases when the highest block is freed.
+  /// Memory that must be reserved for the live bytes: from the start of the arena to its highest
+  /// live byte, including free blocks between live ones, rounded up to a multiple of 2 MiB. It
+  /// decreases when the highest block is freed.
   virtual int64_t reserved(Space space = Space::device) const = 0;
   /// The most that was reserved since the last reset_peaks(), and the phase that first reached it.
   virtual int64_t peak_reserved(Space space = Space::device) const = 0;
@@ -175,7 +176,7 @@ class ZG_API MemoryTracker {
   virtual int64_t lifetime_reserved(Space space = Space::device) const = 0;
   virtual int64_t limit(Space space = Space::device) const = 0;  ///< 0 for none
   virtual std::string phase() const = 0;
-  virtual std::string name() const = 0;  ///< the innermost NameScope's
+  virtual std::string name() const = 0;  ///< of the innermost NameScope
   void print(std::ostream& out) const;   ///< Markdown, MiB: phase, space, purposes, peak, reserved
 };
 

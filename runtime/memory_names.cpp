@@ -1,4 +1,4 @@
-// Not in ledger.cpp: code that reads settings links these names but no device.
+// These names are not in ledger.cpp, because code that reads settings needs them without devices.
 #include "zerograd/runtime/memory.h"
 
 namespace zg {

@@ -27,8 +27,8 @@ struct MemoryRow {
   int64_t step;
   StepPoint at;
   int64_t live;           ///< device
-  int64_t max;            ///< largest live size since the row before
-  int64_t reserved;       ///< largest reservation since that row
+  int64_t max;            ///< largest `live` since the previous row
+  int64_t reserved;       ///< largest reservation since the previous row
   int64_t host_max;       ///< as `reserved`, for pinned and host memory together
   int64_t file_max;       ///< as `reserved`, for the file on the disk
   std::string phase;      ///< the phase that first reached `reserved`
@@ -36,9 +36,9 @@ struct MemoryRow {
   std::array<BytesByPurpose, space_count> spaces;  ///< live, by space
 };
 
-/// Records a device's memory at six points of each step. Peaks restart at each row, so a peak is in
-/// the first row after it. The first row includes initialisation. zero::note_memory() fills it from
-/// a zero::Trainer.
+/// Records a device's memory at six points of each step. Peaks restart at each row, so a peak is
+/// recorded in the first row after it. The first row includes the peak of initialisation.
+/// zero::note_memory() fills the rows from a zero::Trainer.
 class ZG_API MemoryRows {
  public:
   enum class Keep : uint8_t { one_step, all_steps };

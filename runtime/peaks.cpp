@@ -27,8 +27,8 @@ std::vector<JsonNode> items(const JsonNode& node) {
 
 std::string optional_text(const JsonNode& node) { return node.value.is_null() ? "" : node.text(); }
 
-/// A number from 1e-12 on, or from 0 on; 0 if it is absent and may be 0. Quotients of a smaller
-/// one could overflow.
+/// Returns a number of 1e-12 or more, because a quotient by a smaller number could overflow. With
+/// `may_be_zero` 0 is also allowed, and an absent number is 0.
 double number(const JsonNode& node, bool may_be_zero = false, double most = 1e30) {
   if (node.value.is_null() && may_be_zero) return 0.0;
   const double least = may_be_zero ? 0.0 : 1e-12;
@@ -55,7 +55,8 @@ Curve curve_of(const JsonNode& node, double most = 1e30) {
   return curve;
 }
 
-/// More than 1: a cache is faster than the memory, or a clock than that of the peak.
+/// A share can be above 1: a cache is faster than the memory, and the clock of a measurement can be
+/// higher than the clock for which the peak is stated.
 constexpr double largest_share = 100.0;
 
 void check_name(const JsonNode& node, const std::string& name,

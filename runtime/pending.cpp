@@ -117,7 +117,7 @@ PendingItem::PendingItem(const Tensor& tensor) : dtype_(tensor.dtype()) {
   }
   const auto copied = std::make_shared<std::vector<std::byte>>(bytes);
   stream.copy(copied->data(), tensor.raw(), bytes);
-  // Otherwise the queued copy could write after the bytes were freed.
+  // Without this wait the queued copy could write after the bytes were freed.
   if (backend) stream.synchronize();
   bytes_ = copied;
 }

@@ -36,7 +36,7 @@ struct RankReport {
   int rank = 0;
   /// A row for each phase and space, in order of first use: the bytes by purpose when the phase's
   /// peak was reached, the peak, and the most that was reserved. "forward", "backward" and "step"
-  /// are the trainer's and the engine's; "outside" is what a program does beside its phases.
+  /// are phases of the trainer and the engine; "outside" is everything outside of named phases.
   std::vector<MemoryTracker::Row> phases;
   std::array<int64_t, space_count> peak{};      ///< by space: the most that was live
   std::array<int64_t, space_count> reserved{};  ///< by space: the most that was reserved
@@ -73,7 +73,7 @@ struct PlannedEvent {
   Collective collective;  ///< collectives only
   int64_t bytes;          ///< allocated, rounded up; for a collective: bytes of its tensor
   int64_t step;
-  int32_t name;  ///< index into RankEvents::names: the purpose, for example "block.3 moments"
+  int32_t name;  ///< index into RankEvents::names: the name, for example "block.3 moments"
   /// Index into RankEvents::names: for an allocation its phase, for a collective its group.
   int32_t phase;
   bool operator==(const PlannedEvent&) const = default;
@@ -110,8 +110,8 @@ struct PlanOptions {
 };
 
 /// Calls the program for each rank in turn, on this thread and on devices without memory. An
-/// allocation above a limit ends that rank and is in its report. Other exceptions of the program
-/// are rethrown with the rank at the front of the message.
+/// allocation above a limit ends the program for that rank, and RankReport::refused describes it.
+/// Other exceptions of the program are rethrown with the rank at the front of the message.
 ZG_API Plan plan_ranks(int world, const Program& program, const PlanOptions& options = {});
 
 /// Tells the plan or run to which this device belongs that a step is done. zero::Engine::step()

@@ -136,7 +136,8 @@ void plan_rank(int rank, int world, const Program& program, const PlanOptions& o
     } catch (const PlanEnd&) {
       plan.complete = false;
     } catch (const OutOfMemory&) {
-      // Not a memory limit of the options: memory of this machine, or more than can be counted.
+      // No memory limit of the options was exceeded: this machine lacks memory, or the bytes are
+      // too many to be counted.
       if (!recorder.refused() || (!device_options.memory_limit && !device_options.host_limit))
         std::rethrow_exception(cpu::of_rank(std::current_exception(), rank, world));
     } catch (...) {

@@ -16,8 +16,8 @@
 //     time.seconds; time.tokens_per_second;
 namespace zg {
 
-/// A rate or a share that may depend on the size of a launch: between two points linear in the
-/// logarithm of the size, outside of them that of the nearest point.
+/// A rate or a share that may depend on the size of a launch. Between two points it is linear in
+/// the logarithm of the size. Below the first point and above the last it is constant.
 struct ZG_API Curve {
   std::vector<std::pair<double, double>> points;  ///< (size, value), sizes rise; empty: unknown
   explicit operator bool() const { return !points.empty(); }
@@ -45,11 +45,12 @@ struct ZG_API Peaks {
   Curve bandwidth;                           ///< bytes/s by the bytes of a launch
   std::map<std::string, double> operations;  ///< 1/s by the name of a dtype
   double launch_seconds = 0.0;               ///< the least time of a launch
-  double call_seconds = 0.0;                 ///< that each launch takes beside its work
-  double wait_seconds = 0.0;                 ///< idle device around a host wait
+  double call_seconds = 0.0;                 ///< added to the time of each launch
+  double wait_seconds = 0.0;                 ///< time for which a host wait leaves the device idle
   double collective_seconds = 0.0;           ///< latency of a collective
   double collective_bandwidth = 0.0;         ///< bytes/s that a rank receives; 0: unknown
-  /// Among those that fit a row, the last with `bandwidth` and the last with `operations` count.
+  /// For a row of launches, the last fitting entry with `bandwidth` and the last one with
+  /// `operations` are used.
   std::vector<Efficiency> efficiencies;
 
   /// Reads a file of the schema zerograd.peaks/1 (bench/peaks/README.md). Throws FileError, with
@@ -59,7 +60,7 @@ struct ZG_API Peaks {
   std::string json() const;  ///< the text of such a file
 };
 
-/// The parts of a step beside its counted launches.
+/// Properties of a step that its counted launches do not contain.
 struct StepShape {
   int64_t micro_batches = 1;   ///< of one rank
   int64_t tokens = 0;          ///< of the step, of all ranks
@@ -79,8 +80,8 @@ struct StepTime {
   std::vector<Row> per_micro_batch, per_step;
   double micro_batch_seconds = 0.0;  ///< of its launches and host waits
   double once_seconds = 0.0;         ///< of the launches and host waits of per_step
-  double collective_seconds = 0.0;   ///< of the step's collectives, as if no kernel ran beside them
-  double seconds = 0.0;              ///< micro-batches, once and collectives
+  double collective_seconds = 0.0;   ///< of the step's collectives, as if no kernel ran meanwhile
+  double seconds = 0.0;              ///< of all micro-batches, once_seconds and collective_seconds
   double tokens_per_second = 0.0;
   /// Seconds of the launches of the whole step, without host waits and collectives.
   std::map<KernelClass, double> by_kind;

@@ -113,9 +113,10 @@ int check_stdout(int status) {
       "stdout: some output could not be written; expected an open file or pipe, and free space");
 }
 
-// Delays the exit of all but the first failed process. A launcher kills every process soon after
-// the first one exits with an error, and takes its status. The delay lets the other processes
-// detect the failure and print where they were.
+// Delays the exit of a failed process, and longer for a CommError, which another rank's failure
+// causes. A launcher kills every process soon after the first one exits with an error, and takes
+// its status. The delay lets the other processes detect the failure and print where they were. A
+// process that mpirun is already ending is not delayed.
 int exit_last(int status) {
   using namespace std::chrono_literals;
   try {
@@ -163,8 +164,8 @@ void bound_spinning(char** words) {
 // later inherit the name.
 void set_process_name() { prctl(PR_SET_NAME, this_program); }
 
-// Reports an exception of the subcommand and returns its exit status. Absent: it ended without one
-// and set `status`.
+// Reports an exception of the subcommand and returns its exit status. Absent: the subcommand
+// returned without an exception; `status` has its result.
 std::optional<int> error_of(int& status, const std::string& name,
                             const std::vector<std::string>& arguments) {
   try {

@@ -70,7 +70,7 @@ def adamw(numel=100_000_000):
     parameter.grad = torch.full((numel,), 1e-3)
     try:
         optimizer = torch.optim.AdamW([parameter], lr=1e-4, fused=True)
-    except (TypeError, RuntimeError):  # a version that has none, or none for the CPU
+    except (TypeError, RuntimeError):  # this version has no fused AdamW, or none for the CPU
         optimizer = torch.optim.AdamW([parameter], lr=1e-4)
     return measured.times(optimizer.step, 2, 5)
 

@@ -40,7 +40,7 @@ class Missing(Exception):
 
 
 class Python:
-    """An interpreter with PyTorch. Missing, where it has none."""
+    """An interpreter with PyTorch. Raises Missing if it has none."""
 
     def __init__(self, path):
         self.path, self.notes, self.onednn = path, [], {}
@@ -81,7 +81,7 @@ class Peer:
     def __init__(self, python, setting, variables):
         self.python, self.setting, self.variables = python, setting, variables
         self.is_tuned = setting.endswith("tuned")
-        # Slow only because of the wrong OpenBLAS kernels. Measured only for the setting "as it
+        # True: slow only because OpenBLAS uses the wrong kernels. Measured only for the setting "as it
         # comes".
         self.is_unfair = bool(python.fair) and not variables
         self.is_old = python.version.startswith("1.")

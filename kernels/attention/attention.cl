@@ -45,9 +45,9 @@ kernel_of(ITEMS) void attention_dot_rows(__global const real* out, __global cons
   row_dots[((long)get_group_id(2) * H + (long)get_group_id(1)) * T + t] = sum;
 }
 
-/// Checks one start: it must be t or the start of the token before. A fault reports a token, its
-/// value and an exclusive upper limit. A start below the one before it cannot be reported so; the
-/// token before is reported instead, with its start as too high.
+/// Checks one start: it must be t or the start of the previous token. A fault reports a token, its
+/// value and an exclusive upper limit. If a start is below the start of the previous token, the
+/// previous token is reported, because its start is above this limit.
 element_kernel void attention_check_starts(__global const int* starts, long n, long T,
                                            fault_parameters) {
   const long i = element_index();
@@ -68,7 +68,8 @@ element_kernel void attention_check_key_lengths(__global const int* key_lengths,
     report(fault_arguments, i, key_lengths[i], keys + 1);
 }
 
-// Heads of up to CHUNKS * 32 columns; a team has ROWS resident rows. The file undefines both.
+// Heads of up to CHUNKS * 32 columns; a team has ROWS resident rows. The included file undefines
+// both.
 #define CHUNKS 2
 #define ROWS 4
 #include "zerograd/kernels/attention/attention_of_size.clh"

@@ -5,9 +5,7 @@
 
 // Shared by the CUDA attention kernels: their arguments, the head and the rows that a block works
 // on, the keys that a query sees, and bias and dropout of scores. attention.cu chooses the kernel:
-//   attention_hopper*.cu  sm_90a, bf16 and f16, no dense bias, no dropout, no groups and no mask
-//   but
-//                         the causal one
+//   attention_hopper*.cu  sm_90a, bf16 and f16, no dense bias, dropout or groups, only causal mask
 //   attention_mma_*.cu    bf16 and f16 on the tensor cores of sm_80 and later
 //   attention_plain.cu    every other dtype, head size and layout, in f32 on the ordinary cores
 // Indices: b sample, h head, t query, j key, d element of a head's row (D of them).
@@ -22,8 +20,8 @@ struct AttentionCall {
   const int32_t *starts, *key_lengths;
   void* out;       ///< read by backward
   float* log_sum;  ///< read by backward
-  /// [B, H, T] scratch of backward: dout_t . out_t. The kernel of the queries writes it, before
-  /// that of the keys reads it.
+  /// [B, H, T] scratch of backward: dout_t . out_t. The kernel that computes dq writes it before
+  /// the kernel that computes dk and dv reads it.
   float* row_dots;
   void *dq, *dk, *dv;
 };
@@ -65,10 +63,11 @@ __device__ inline int64_t visible_keys(const AttentionShape& s, int64_t t) {
 }
 
 /// The rows that a thread block computes together: up to `rows` of one document, counted from its
-/// first token. A document is cut as in a call for it alone, so it has the same bits. A block
-/// computes, one after the other, those that begin among rows [block * rows, (block + 1) * rows) of
-/// the head; without documents these are one. So the grid depends on shapes alone. Values that are
-/// not starts of documents cause no access outside the tensors.
+/// first token. A document is divided as in a call for this document only, so its results have the
+/// same bits. A block computes, one after the other, all ResidentRows that begin in rows
+/// [block * rows, (block + 1) * rows) of the head; without documents there is one. So the grid
+/// depends only on shapes. Values that are not starts of documents cause no access outside the
+/// tensors.
 ///
 ///     for (ResidentRows resident(a, head, rows, tokens); resident.next();) ...
 struct ResidentRows {
@@ -113,8 +112,8 @@ struct ResidentRows {
   int rows_;
 };
 
-/// The keys that the queries of one document of one sample see: query t sees [begin(t), end(t)),
-/// none if the first is not the smaller. Without documents, those of one sample.
+/// The keys that the queries of one document of one sample see; without documents, the queries of
+/// one sample. Query t sees [begin(t), end(t)), none if begin(t) >= end(t).
 struct VisibleKeys {
   int64_t first, limit;  ///< of the document, less the keys that the key length hides
   int64_t ahead;         ///< causal: query t sees no key from t + ahead on; else very large
@@ -179,10 +178,11 @@ __device__ inline float score_of(const AttentionCall& a, const HeadBlock& head, 
   return a.bias ? score + a.bias[head.h * a.bias_head + t * a.shape.keys + j] : score;
 }
 
-/// The count of a launch of attention. `query_rows` and `key_rows`: arrays of the size of q
-/// and of k that the kernel reads or writes; `statistics`: of [B, H, T] floats. `products`: of
-/// matrices, for each pair of a query and a key that it sees, as if starts and key_lengths, which
-/// the host does not know, hid none.
+/// The count of a launch of attention. `query_rows` and `key_rows` are the numbers of arrays of the
+/// size of q and of k that the kernel reads or writes, `statistics` the number of [B, H, T] arrays
+/// of floats, `products` the number of products of matrices. Their operations are counted for each
+/// pair of a query and a key that it sees, as if starts and key_lengths, which the host does not
+/// know, hid no key.
 inline Work attention_work(const char* op, const char* kernel, DType dtype,
                            const AttentionCall& call, int64_t query_rows, int64_t key_rows,
                            int64_t statistics, int64_t products) {
@@ -208,7 +208,7 @@ inline Work backward_queries_work(const char* kernel, DType dtype, const Attenti
   return attention_work("attention_backward", kernel, dtype, call, 4, 2, 2, 3);
 }
 
-/// Reports starts and key lengths that no tensor has.
+/// Reports invalid starts and key lengths.
 void check_masks(const char* op, const AttentionCall&, Stream&);
 
 /// Computes in f32 on the ordinary cores, for any head size, layout and dtype.

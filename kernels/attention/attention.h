@@ -57,14 +57,15 @@ ZG_API HeadLayout qkv_layout(const AttentionShape& shape, QKVOrder order, int64_
 struct AttentionForward {
   Tensor q, k, v;       ///< f64 | f32 | bf16 | f16, laid out as `shape` says; may be one tensor
   Tensor bias;          ///< absent, or [T, keys] or [H, T, keys], additive, accumulator dtype
-  Tensor alibi_slopes;  ///< absent, or [H], accumulator dtype; alibi_slopes() has the paper's
+  Tensor alibi_slopes;  ///< absent, or [H], accumulator dtype; alibi_slopes() returns the paper's
   /// Absent, or [B, T] i32: the first token of the document that token t belongs to. Token t sees
-  /// its own document only, with the bits of a call for each document. Causal, keys == T, offset 0.
+  /// its own document only. The results have the bits of a separate call for each document. Causal,
+  /// keys == T, offset 0.
   Tensor starts;
   Tensor key_lengths;  ///< absent, or [B] i32: the sample's keys from this one on are hidden
   Tensor out;
-  Tensor
-      log_sum;  ///< [B, H, T] out, accumulator dtype, natural log; kept for backward; may be absent
+  /// [B, H, T] out, accumulator dtype, natural log; kept for backward; may be absent.
+  Tensor log_sum;
   AttentionShape shape;
 };
 
@@ -106,7 +107,8 @@ inline std::vector<Operand> operands(const AttentionBackward& a) {
 }
 /// The pairs of a query and a key that it sees, of one head, as if starts and key_lengths hid none.
 ZG_API int64_t visible_pairs(const AttentionShape&);
-/// Two products for each visible pair forward, five backward; the elements of the layouts.
+/// Counts two products for each visible pair in forward and five in backward, and the bytes of the
+/// elements in the layouts.
 ZG_API void adjust_count(OpCount&, const AttentionForward&);
 ZG_API void adjust_count(OpCount&, const AttentionBackward&);
 /// "B 8, H 12, T 1024, keys 1024, D 64, causal", then kv_heads and window if they are set.

@@ -4,8 +4,8 @@
 // one head of keys and the query heads that read it: the outer loop is over blocks of keys, the
 // inner loops over these heads and over blocks of their queries. With P the softmax, f the dropout
 // factors and D_t = dout_t . out_t:
-//   dv = (f P)^T dout    dscores = P (f dout v^T - D)    dq = scale dscores k    dk = dscores^T q
-//   scale
+//   dv = (f P)^T dout          dscores = P (f dout v^T - D)
+//   dq = scale dscores k       dk = scale dscores^T q
 namespace zg::cpu::ZG_ISA {
 namespace {
 

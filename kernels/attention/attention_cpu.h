@@ -32,7 +32,7 @@ struct AttentionCall {
 };
 
 /// The functions of one pass (forward or backward) for one element type. The division into tasks
-/// depends on the shape alone; tasks write different elements.
+/// depends only on the shape; tasks write different elements.
 struct AttentionCode {
   int64_t (*tasks)(const AttentionShape&);          ///< of a whole call
   int64_t (*scratch_bytes)(const AttentionShape&);  ///< per worker, a multiple of 256
@@ -57,7 +57,7 @@ inline T* at(const void* data, const HeadLayout& layout, int64_t b, int64_t h, i
   return elements + layout.offset + b * layout.batch + h * layout.head + t * layout.token;
 }
 
-/// Query t sees keys [first_key(t), visible_keys(t)); none if the first is not the smaller.
+/// Query t sees keys [first_key(t), visible_keys(t)); none if first_key(t) >= visible_keys(t).
 inline int64_t visible_keys(const AttentionShape& shape, int64_t t) {
   const int64_t causal = t + shape.offset + 1;
   return shape.causal && causal < shape.keys ? causal : shape.keys;
@@ -66,7 +66,7 @@ inline int64_t first_key(const AttentionShape& shape, int64_t t) {
   const int64_t first = t + shape.offset + 1 - shape.window;
   return shape.window > 0 && first > 0 ? first : 0;
 }
-/// The first of the queries that see no key below `keys`, nor will any later one.
+/// Queries from this one on see no key below `keys`.
 inline int64_t query_end(const AttentionShape& shape, int64_t keys) {
   const int64_t end = keys + shape.window - 1 - shape.offset;
   return shape.window == 0 || end > shape.T ? shape.T : end;

@@ -233,7 +233,7 @@ inline void process_range(const AttentionCall& call, const QueryRange& range, st
   for (int64_t t = range.begin; t < range.end; ++t) {
     const Query query = query_at(scratch, range, t);
     const float sum = reduce_add(load(query.sum));
-    const bool hidden = sum == 0.0f;  // every key: else the sum is at least 1
+    const bool hidden = sum == 0.0f;  // the query sees no key; for others the sum is at least 1
     if (hidden) zero_row(query.out, s.D);
     store_row(at<T>(call.out, s.out, range.b, range.h, t), query.out, s.D,
               hidden ? 0.0f : 1.0f / sum);
@@ -253,8 +253,8 @@ void forward(const AttentionCall& call, int64_t task, std::byte* data) {
   const int64_t begin = chunk * task_queries, end = smaller(s.T, begin + task_queries);
   if (!call.starts)
     return process_range<T>(view_of(call, b, 0, s.T, s.keys), {b, h, begin, end}, data);
-  // A document is cut into ranges as a call for it alone is: every task_queries tokens from its
-  // first one on. The task computes the ranges that begin among its queries.
+  // A document is divided as in a call for this document only: into ranges of task_queries tokens
+  // from its first token on. The task computes the ranges that begin in its queries.
   const int32_t* starts = call.starts + b * s.T;
   for (int64_t t = begin; t < end; ++t) {
     const int64_t first = starts[t];

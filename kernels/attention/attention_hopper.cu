@@ -3,8 +3,8 @@
 // The forward pass on sm_90a: Shah et al. 2024 (FlashAttention-3), arXiv:2407.08608, with
 // warp specialization. Bound by the tensor cores for long sequences.
 //
-// One block computes the outputs of 128 queries of one head; attention_hopper.cuh says how. One
-// thread loads q once, then k and v of 128 keys at a time. K and V have two buffers each.
+// One block computes the outputs of 128 queries of one head; attention_hopper.cuh describes its
+// threads. One thread loads q, then k and v of 128 keys at a time. K and V have two buffers each.
 // A computing warpgroup starts the products q k^T of step i and P v of step i - 1 together, and
 // computes the softmax of step i while the tensor cores work on P v.
 //
@@ -45,8 +45,8 @@ struct TensorMaps {
 #if ZG_HOPPER
 
 /// Loads q, then k and v of each step, as soon as their buffers are empty. One thread runs this. It
-/// returns when all buffers have been read: if a copy were lost, the consumers would wait for ever,
-/// and this thread reports it.
+/// returns after all buffers have been read. So it waits, too, if a copy is lost and the consumers
+/// wait for ever, and then it reports this.
 template <int width>
 __device__ inline void load_all(const SharedLayout<width>& shared, const HeadBlock& head,
                                 const TensorMaps& maps, int steps, Fault* fault) {
@@ -143,11 +143,11 @@ struct Consumer {
     commit_products();
   }
 
-  /// Releases a buffer of k after the weights of its scores. The arrival depends on their
-  /// sums, which are never below 0, and the wait for P v, which follows it, stays behind it.
-  /// Without that the compiler moves the wait above the exponentials: it knows the accumulators,
-  /// which they do not touch, but not that the wait takes time. tests/long/cuda-static tests the
-  /// machine code.
+  /// Releases a buffer of k after the weights of its scores are computed. The arrival depends on
+  /// the sums of the weights, and the wait for P v stays behind the arrival. Without this
+  /// dependence the compiler moves the wait before the exponentials, because these do not use the
+  /// accumulators of P v, and because it does not know that the wait takes time. The condition is
+  /// always true: sums of weights are not below 0. tests/long/cuda-static tests the machine code.
   __device__ void release_after_weights(SharedAddress empty) {
     release(empty, /*always=*/!(softmax.sum[0][0] < 0.0f) && !(softmax.sum[0][1] < 0.0f));
   }
@@ -233,7 +233,8 @@ void run(const AttentionCall& call, Stream& stream) {
 }  // namespace
 
 bool suits_hopper(const AttentionCall& call, const Stream& stream) {
-  // Up to 64 queries one of the two consumers would have none; mma_attention_forward() is as good.
+  // With up to 64 queries one of the two consumers would have no work. mma_attention_forward() is
+  // then as fast.
   constexpr int64_t fewest_queries = 65, most_tokens = int64_t{1} << 30;
   const AttentionShape& s = call.shape;
   int major = 9;  // a plan is for an H100

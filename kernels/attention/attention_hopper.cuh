@@ -27,7 +27,7 @@ inline constexpr int matrix_bytes(int rows) {
 #if ZG_HOPPER
 
 /// Starts to load `rows` rows of the head, from `row` on, into the matrix at `to`, in boxes of
-/// `box_rows` rows. Their bytes count at `full`, which expects them.
+/// `box_rows` rows. The mbarrier `full` must expect their bytes, and counts them when they arrive.
 template <int width, int rows, int box_rows>
 __device__ inline void load_matrix(const HeadBlock& head, SharedAddress to, const CUtensorMap& map,
                                    int row, SharedAddress full) {
@@ -41,7 +41,7 @@ __device__ inline void load_matrix(const HeadBlock& head, SharedAddress to, cons
 }
 
 /// Tells the loading thread that this warp has read a buffer. `always` is true, but the compiler
-/// does not know that: the arrival then depends on what it was computed from.
+/// does not know that, so the arrival stays behind the computation of `always`.
 __device__ inline void release(SharedAddress empty, bool always = true) {
   __syncwarp();
   if (threadIdx.x % lanes == 0 && always) arrive(empty);
@@ -64,7 +64,7 @@ __device__ inline void pack_operand(uint32_t (&to)[columns / 16][4],
 #endif
 
 /// Calls f with a value of the storage dtype and, as integral constants, the width of the kernel's
-/// tiles, which holds the head size, and what a score gets beside the product.
+/// tiles, which is at least the head size, and the terms that are added to a score.
 template <class F>
 void with_hopper_instance(DType dtype, const AttentionCall& call, const F& f) {
   const auto with = [&](auto value, auto width) {

@@ -12,15 +12,16 @@
 //   backward_keys       k   v     q   dout  dk += dS^T q, dv += P^T dout
 // The products R1 X1^T (scores) and R2 X2^T of a step have their accumulators where the sums need
 // an operand, so P and dS stay in registers. The exponentials run while R2 X2^T is computed. The
-// sums of a step run beside the scores of the next, or of the other warpgroup.
+// sums of a step run at the same time as the scores of the next step or of the other warpgroup.
 //
-// Why seven products and not the five of one kernel for all gradients (Shah et al. 2024,
-// arXiv:2407.08608), which passes over keys and adds to dq in device memory: with a fixed order of
-// these additions, blocks wait for one another; dq in f32 needs scratch of twice its size, which is
-// read and written once for each block of keys (450 MB for GPT-2's 16 x 12 heads of 1024 x 64,
-// beside 125 MB here), filled before and rounded by a third kernel; and dS goes through shared
-// memory, which then limits heads of 64. Two products more cost 2/7 of the time if all else is
-// hidden; published figures of deterministic kernels with five are lower by more than that.
+// The two kernels compute seven products. One kernel for all gradients (Shah et al. 2024,
+// arXiv:2407.08608) would compute five: it iterates over keys and adds to dq in device memory. It
+// has these disadvantages. To add in a fixed order, its blocks wait for one another. dq in f32
+// needs scratch of twice its size, which is read and written once for each block of keys (450 MB
+// for GPT-2's 16 x 12 heads of 1024 x 64, compared with 125 MB here), filled with zeros before, and
+// rounded by a third kernel. dS passes through shared memory, which then limits the speed for heads
+// of 64. The two additional products cost 2/7 of the time if everything else is hidden; published
+// speeds of deterministic kernels with five products are lower by more than that.
 namespace zg::cuda {
 namespace {
 
@@ -70,8 +71,8 @@ struct Steps {
 #if ZG_HOPPER
 
 /// Loads the resident rows, then the streamed rows of each step as soon as a buffer is empty. One
-/// warp runs this. It returns when all buffers have been read: if a copy were lost, the consumers
-/// would wait for ever, and this warp reports it.
+/// warp runs this. It returns after all buffers have been read. So it waits, too, if a copy is lost
+/// and the consumers wait for ever, and then it reports this.
 template <Pass pass, int width, int step>
 __device__ inline void load_all(const AttentionCall& a, const SharedLayout<width, step>& shared,
                                 const HeadBlock& head, const TensorMaps& maps, const Steps& steps,
@@ -128,15 +129,15 @@ struct Consumer {
   SharedLayout<width, step> shared;
   Steps steps;
   int index;  ///< 0 or 1 among the consumers
-  int first,
-      last;     ///< it computes steps [first, last) of the block's; in the others it sees nothing
-  int64_t row;  ///< the first resident row of this warp
-  float slope;  ///< ALiBi slope divided by the scale
+  /// It computes steps [first, last) of the block. In the other steps all of its pairs are hidden.
+  int first, last;
+  int64_t row;               ///< the first resident row of this warp
+  float slope;               ///< ALiBi slope divided by the scale
   float log_sum[2], dot[2];  ///< Pass::queries: of this lane's two rows
   Accumulators<1, step> products, dproducts;
   Accumulators<1, width> sums = {}, value_sums = {};  ///< dq; or dk and dv
-  /// dk and dv of 128 columns leave too few registers to compute the next scores beside them; the
-  /// other consumer's products run then.
+  /// dk and dv of 128 columns leave too few registers to compute the next scores at the same time.
+  /// While this consumer waits for its sums, the products of the other consumer run.
   static constexpr bool waits_for_sums = pass == Pass::keys && width > 64;
   uint32_t weights[step / 16][4], dscores[step / 16][4];  ///< P and dS, rounded to T
 
@@ -169,8 +170,8 @@ struct Consumer {
                       static_cast<int>(a.shape.D), values);
   }
 
-  /// The `empty` mbarrier of the buffer of step i - 1. Before step 0 that is a buffer which the
-  /// loading warp has not used: it counts on this release.
+  /// The `empty` mbarrier of the buffer of step i - 1. Before step 0 that is a buffer that has not
+  /// been used; the loading warp waits for this release before it uses the buffer first.
   __device__ SharedAddress before(int i) const { return shared.empty((i + stages - 1) % stages); }
   __device__ void wait_for_step(int i) { wait_for_phase(shared.full(i % stages), i / stages % 2); }
   __device__ void pass_over(int i) {
@@ -230,7 +231,7 @@ struct Consumer {
   __device__ void compute_weights(int i) {
     const int64_t streamed = steps.begin + int64_t{i} * step;
     constexpr bool by_keys = pass == Pass::keys;
-    if constexpr (extras == Extras::alibi)  // of keys, rows and columns change places
+    if constexpr (extras == Extras::alibi)  // by_keys: rows are keys and columns are queries
       add_alibi(products, by_keys ? -slope : slope,
                 by_keys ? streamed + a.shape.offset - row : streamed - (row + a.shape.offset));
     const Mask mask = by_keys ? Mask(a.shape, streamed, row) : Mask(a.shape, row, streamed);
@@ -276,10 +277,11 @@ struct Consumer {
     to[1] = pair.v[1];
   }
 
-  /// Releases a buffer when the weights are computed. The arrival depends on all of them: a number
-  /// that is not below 0 has no sign. The wait for products that follows stays behind the arrival;
-  /// else the compiler moves it above the exponentials, as it does not know that waiting takes
-  /// time. tests/long/cuda-static tests the machine code.
+  /// Releases a buffer after the weights are computed. The arrival depends on all of them, and the
+  /// wait for products stays behind the arrival. Without this dependence the compiler moves the
+  /// wait before the exponentials, because it does not know that the wait takes time. The condition
+  /// is always true: weights are not below 0, so no sign bit is set. tests/long/cuda-static tests
+  /// the machine code.
   __device__ void release_after_weights(SharedAddress empty) {
     uint32_t bits = 0;
 #pragma unroll

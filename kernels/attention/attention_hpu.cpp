@@ -38,7 +38,7 @@ std::byte* begin_of(const Tensor& tensor, const HeadLayout& layout) {
   return tensor.raw() + layout.offset * size_of(tensor.dtype());
 }
 
-/// Reports starts and key lengths that no tensor has.
+/// Reports invalid starts and key lengths.
 template <class Args>
 void check_masks(const char* op, const Args& a, Stream& stream) {
   const Code code = module("attention", a.q.dtype());

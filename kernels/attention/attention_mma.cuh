@@ -276,8 +276,8 @@ struct OnlineSoftmax {
                          const HeadBlock& head, int64_t t0) {
     finish(out, a, head, t0, a.shape.T);
   }
-  /// Divides `out` by the sums of weights. Writes log_sum of queries [t0, query_end) of the warp,
-  /// if the call wants it: scale * maximum + log(sum).
+  /// Divides `out` by the sums of weights. If the call has a log_sum, writes it for queries
+  /// [t0, query_end) of the warp: scale * maximum + log(sum).
   template <int width>
   __device__ void finish(Accumulators<tiles, width>& out, const AttentionCall& a,
                          const HeadBlock& head, int64_t t0, int64_t query_end) {
@@ -310,8 +310,8 @@ __device__ inline float log_sum_of(const AttentionCall& a, const HeadBlock& head
   return log_sum == -INFINITY ? INFINITY : log_sum * log2_e;
 }
 
-/// Backward: dout_t . out_t for the queries t of a tile, of which four lanes hold each; 0 from
-/// `query_end` on. Each lane adds every fourth vector of a row, row_sum() the lanes. Writes
+/// Backward: dout_t . out_t for the queries t of a tile; 0 from `query_end` on. Four lanes hold one
+/// query: each adds every fourth vector of the row, and row_sum() adds the four lanes. Writes
 /// row_dots.
 template <class T>
 __device__ inline float dot_row(const AttentionCall& a, const HeadBlock& head, int64_t t,

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(mma_threads, 1)
     const int64_t j0 = resident.begin, key_end = min(keys.limit, resident.end);
     const int64_t queries = a.starts ? resident.end : s.T, begin = keys.first_query_step(j0, step);
     const int64_t end = keys.query_end(j0, min(j0 + block_rows, resident.end), queries);
-    wait_for_copies<0>();  // of resident rows before these, which had no step
+    wait_for_copies<0>();  // copies of earlier resident rows that had no step
     __syncthreads();
     load_rows_async<width, block_rows>(k, head_data<const T>(a.k, s.k, key_head), s.k.token, j0,
                                        key_end, D);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(mma_threads, 1)
       load_rows_async<width, step>(k + bytes, k_head, s.k.token, j0, keys.limit, D);
       load_rows_async<width, step>(v + bytes, v_head, s.v.token, j0, keys.limit, D);
     };
-    wait_for_copies<0>();  // of resident rows before these, which had no step
+    wait_for_copies<0>();  // copies of earlier resident rows that had no step
     __syncthreads();
     load_rows_async<width, block_rows>(q, head_data<const T>(a.q, s.q, head), s.q.token, t0,
                                        resident.end, D);
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(mma_threads, 1)
 
 template <class T, int width, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
-  // The longest steps whose products find room beside the sums in registers: dk and dv of 128
-  // columns need most of them, and Extras::all many.
+  // The longest steps whose products fit into the registers beside the sums. dk and dv of 128
+  // columns need most of the registers, and Extras::all needs many.
   constexpr bool all = extras == Extras::all;
   constexpr int queries = width == 64 && !all ? 32 : 16, keys = width == 64 || !all ? 64 : 32;
   const auto start = [&](const Work& work, auto kernel, int64_t heads, int64_t tokens, int step) {

@@ -8,8 +8,8 @@ namespace {
 // iterates over the keys that its last query sees, 64 at a time; see attention_mma.cuh.
 constexpr int keys_per_step = 64;
 
-/// With Extras::all the scores get scale, ALiBi and bias before the softmax; without, the softmax
-/// multiplies the products by the scale itself.
+/// With Extras::all the scores get scale, ALiBi and bias before the softmax. With other Extras the
+/// softmax multiplies the products by the scale.
 template <class T, int width, int tiles, Extras extras>
 __global__ void __launch_bounds__(mma_threads, 1)
     forward(AttentionCall a, int64_t blocks_per_head) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(mma_threads, 1)
       load_rows_async<width, keys_per_step>(k + bytes, k_head, s.k.token, j0, keys.limit, D);
       load_rows_async<width, keys_per_step>(v + bytes, v_head, s.v.token, j0, keys.limit, D);
     };
-    wait_for_copies<0>();  // of resident rows before these, which had no step
+    wait_for_copies<0>();  // copies of earlier resident rows that had no step
     __syncthreads();
     load_rows_async<width, block_rows>(q, head_data<const T>(a.q, s.q, head), s.q.token, t0,
                                        resident.end, D);

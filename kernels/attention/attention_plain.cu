@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t bloc
   }
 }
 
-/// dout_t . out_t, by one warp: a lane adds every 32nd element, warp_sum() the lanes.
+/// dout_t . out_t, by one warp: a lane adds every 32nd element, and warp_sum() adds the lanes.
 template <class T>
 __device__ inline float dot_row(const T* out, const float* dout, int D) {
   float sum = 0.0f;
@@ -335,9 +335,9 @@ constexpr MaskSites forward_sites = {FaultSite::attention_forward_starts,
                     backward_sites = {FaultSite::attention_backward_starts,
                                       FaultSite::attention_backward_key_lengths};
 
-/// Checks one start or key length. A start must be t or the start of the token before. A fault
-/// reports a token, its value and an exclusive upper limit. A start below the one before it cannot
-/// be reported so; the token before is reported instead, with its start as too high.
+/// Checks one start or key length. A start must be t or the start of the previous token. A fault
+/// reports a token, its value and an exclusive upper limit. If a start is below the start of the
+/// previous token, the previous token is reported, because its start is above this limit.
 __global__ void __launch_bounds__(threads)
     check_mask_values(AttentionCall a, MaskSites sites, Fault* fault) {
   const AttentionShape& s = a.shape;

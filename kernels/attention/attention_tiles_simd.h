@@ -204,9 +204,9 @@ struct BlockFactors {
   }
 };
 
-/// Adds ALiBi to the n scores of query t and the keys from j on. A separate pass, so that calls
-/// without ALiBi do not pay for it. It also changes the padding of the last vector. Distances are
-/// integers, exact in f32.
+/// Adds ALiBi to the n scores of query t and the keys from j on. It is a separate pass, so that
+/// calls without ALiBi need no time for it. It also changes the padding of the last vector.
+/// Distances are integers, exact in f32.
 inline void add_alibi(const AttentionCall& call, float* scores, int64_t h, int64_t t, int64_t j,
                       int64_t n) {
   if (!call.alibi_slopes) return;

@@ -14,7 +14,7 @@ enum class RopeScaling : uint8_t {
   none,
   linear,  ///< all divided by `factor`. Chen et al. 2023, arXiv:2306.15595
   llama3,  ///< low ones divided by `factor`, high ones kept, those between interpolated (Llama 3.1)
-  yarn,    ///< the same by the number of turns. Peng et al. 2023, arXiv:2309.00071, section 3.2
+  yarn,    ///< as llama3, by the number of turns. Peng et al. 2023, arXiv:2309.00071, section 3.2
   longrope  ///< each divided by a factor of its own. Ding et al. 2024, arXiv:2402.13753
 };
 ZG_API const char* name_of(RopeScaling scaling);

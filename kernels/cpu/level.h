@@ -6,9 +6,9 @@ namespace zg::cpu {
 
 /// Returns the table of functions for `isa`; null for portable. A *_simd.cpp source is compiled
 /// for avx2 and avx512, in kernels/matmul also for avx512_bf16, and each time defines
-/// `extern const Table name` in namespace zg::cpu::ZG_ISA. The instructions of bf16 and AMX
-/// multiply only: at their levels everything else uses the table of avx512. matmul first looks for
-/// a tile_table (kernels/matmul/matmul_cpu.h).
+/// `extern const Table name` in namespace zg::cpu::ZG_ISA. The instructions of bf16 and AMX are
+/// used only in products of matrices, so at their levels all other kernels use the table of avx512.
+/// matmul first looks for a tile_table (kernels/matmul/matmul_cpu.h).
 template <class Table>
 const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Table& avx512_bf16) {
   switch (isa) {

@@ -80,8 +80,8 @@ class LoopNest {
   Axis axes_[Shape::max_rank] = {};
 };
 
-/// Elements of one task of an elementwise loop: so many that starting a task costs little in
-/// comparison.
+/// Elements of one task of an elementwise loop: enough to make the time to start a task
+/// insignificant.
 inline constexpr int64_t elementwise_grain = 1 << 14;
 
 template <size_t operands, class F>

@@ -135,7 +135,7 @@ inline __m128i narrow(Vec a) {
 inline Vec load(const bf16* p) {
   return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-// AVX2 masks no 16-bit lanes: a partial vector goes through memory. Half is bf16 or f16.
+// AVX2 cannot mask 16-bit lanes, so a partial vector is copied through memory. Half is bf16 or f16.
 template <class Half>
 inline __m128i load_halves(const Half* p, int64_t n) {
   alignas(16) uint16_t bits[8] = {};

@@ -70,8 +70,8 @@ __device__ inline void arrive_expecting(SharedAddress barrier, unsigned bytes) {
   emulator::arrive(barrier, bytes);
 #endif
 }
-/// Whether the phase with this parity has ended; if not, after some time in which the thread
-/// sleeps. Parity 1 on a new barrier has ended.
+/// Returns whether the phase with this parity has ended. If it has not, the thread first sleeps for
+/// up to 10 ms. On a new barrier the phase with parity 1 counts as ended.
 __device__ inline bool try_wait(SharedAddress barrier, unsigned parity) {
 #ifdef __CUDACC__
   constexpr unsigned longest_sleep_ns = 10'000'000;
@@ -95,10 +95,11 @@ __device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity) {
   emulator::wait_for_phase(barrier, parity);
 #endif
 }
-/// The same, but if the phase does not end it calls report_loss() and ends the kernel: on a GPU
-/// after about `most_tries` * 10 ms, many times what a copy can take. The device then refuses all
-/// further work, but the host can say why. One waiting thread of a block is enough, and the count
-/// costs registers: those that hold accumulators wait without it.
+/// Also waits, but if the phase does not end, it calls report_loss() and ends the kernel with an
+/// error: on a GPU after about `most_tries` * 10 ms, much longer than a copy can take. The device
+/// then refuses all further work, but the host can report the reason. It is enough that one thread
+/// of a block waits with this limit. Threads that hold accumulators wait without it, because the
+/// count needs registers.
 template <class F>
 __device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity,
                                       const F& report_loss) {
@@ -118,7 +119,7 @@ __device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity,
 
 /// Starts to copy a box of the tensor, whose first element has the indices (x, y, z, w), x being
 /// the innermost. The tensor map holds the extents of tensor and box. Elements outside the tensor
-/// are written as 0. The copied bytes count at `barrier`. One thread calls this.
+/// are written as 0. `barrier` counts the copied bytes. One thread calls this.
 __device__ inline void copy_box(SharedAddress to, const CUtensorMap& map, int x, int y, int z,
                                 int w, SharedAddress barrier) {
 #ifdef __CUDACC__

@@ -17,8 +17,8 @@ struct Grid {
 /// The count of a launch: the fields of LaunchRow. Errors name the op.
 struct Work {
   Work(const char* its_op) : Work(its_op, its_op, 0, 0) {}
-  /// Has the dtype and kind of the op that is called, but memory for product: such a launch is
-  /// counted by the constructor with an OpCount.
+  /// Takes dtype and kind from the op that is called, but replaces the kind product by memory. For
+  /// a launch that is a product use the constructor with an OpCount.
   Work(const char* its_op, const char* its_kernel, int64_t its_bytes, int64_t its_operations)
       : Work(its_op, its_kernel, of_call(its_bytes, its_operations)) {}
   Work(const char* its_op, const char* its_kernel, const OpCount& its_count)

@@ -7,7 +7,8 @@
 // The tensor cores of sm_80 and later: products (mma.sync), loads of their operands from shared
 // memory (ldmatrix) and asynchronous copies to shared memory (cp.async). Each function of the first
 // part is one PTX instruction; tests/fakes/cuda/tensor_core.cpp emulates each of them on the CPU.
-// The second part, from "matrices in shared memory" on, says how operands lie in shared memory.
+// The second part, from "matrices in shared memory" on, has the layout of operands in shared
+// memory.
 //
 // A warp holds a matrix as fragments, some elements in the registers of each lane (PTX ISA, "Matrix
 // fragments for mma.m16n8k16"). With g = lane / 4 and t = lane % 4, element e of a 16 x 8

@@ -28,7 +28,7 @@ struct Divisor {
 template <int operands>
 struct Nest {
   int rank = 0;
-  int fits_31_bits = 0;  ///< whether numel does; no bool, which would leave bytes without a value
+  int fits_31_bits = 0;  ///< 1 if numel does; not a bool, which would add undefined padding bytes
   int64_t numel = 1;
   int64_t extents[Shape::max_rank] = {};
   int64_t strides[Shape::max_rank][operands] = {};
@@ -69,7 +69,7 @@ struct Nest {
   }
 
   /// Whether V neighbours in row-major order, from a multiple of V on, are V neighbours or one
-  /// element in every operand. Without a second axis those at the end may be fewer than V.
+  /// element in every operand. If there is only one axis, the last group may have fewer than V.
   bool has_vectors(int V) const {
     if (rank == 0 || (rank > 1 && extents[rank - 1] % V != 0)) return false;
     for (int k = 0; k < operands; ++k) {

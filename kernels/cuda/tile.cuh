@@ -166,7 +166,7 @@ __device__ inline float warp_max(float x) {
 #pragma unroll
   for (int distance = lanes / 2; distance > 0; distance /= 2) {
     const float other = __shfl_xor_sync(all_lanes, x, distance);
-    x = other > x || other != other ? other : x;  // NaN wins
+    x = other > x || other != other ? other : x;  // a NaN stays
   }
   return x;
 }

@@ -17,7 +17,7 @@ __device__ inline T narrowed(A x) {
 __device__ inline float log(float x) { return logf(x); }
 __device__ inline float pow(float a, float b) { return powf(a, b); }
 
-/// Without the division by 0 that `combine` reports.
+/// a / b. Integers divided by 0 give 0; `combine` reports them.
 template <class A>
 __device__ inline A quotient(A a, A b) {
   if constexpr (std::is_integral_v<A>) {

@@ -60,8 +60,9 @@ enum class BinaryOp : uint8_t {
 constexpr bool is_comparison(BinaryOp op) { return op >= BinaryOp::equal; }
 
 /// y = a op b with broadcasting (axes aligned at the end, extents equal or 1). If an operand of
-/// maximum or minimum is NaN, so is the result. Integers wrap around; their division truncates, and
-/// a divisor of 0 is a ConfigError that names its position.
+/// maximum or minimum is NaN, so is the result. Integers wrap around; their division truncates. A
+/// divisor of 0 is an error that names its position: a ConfigError on the CPU, a ShapeError of the
+/// next synchronize() on an accelerator.
 struct Binary {
   BinaryOp op;
   Tensor a, b;  ///< same dtype: f64 | f32 | bf16 | f16 | i32 | i64 (power: floating only)
@@ -92,8 +93,8 @@ struct Axpby {
   double a = 1.0, b = 1.0;
 };
 
-/// y = x converted. Floats to integers truncate, saturate out of range and turn NaN into 0;
-/// integers to narrower ones wrap around; to boolean compares with 0.
+/// y = x converted. From floats to integers it truncates, saturates out of range, and converts NaN
+/// to 0. Integers wrap around in a narrower type. A boolean is true unless x is 0.
 struct Cast {
   Tensor x, y;  ///< equal numel, any dtypes
 };
@@ -128,7 +129,7 @@ inline std::vector<Operand> operands(const Cast& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
 
-/// With b, y is read, too.
+/// Unless b is 0, y is read, too.
 inline void adjust_count(OpCount& count, const Axpby& a) {
   if (a.b != 0.0 && a.x.raw() != a.y.raw()) count.bytes += a.y.bytes();
 }

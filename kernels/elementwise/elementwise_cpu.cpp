@@ -261,8 +261,8 @@ void where(const Where& args, Workspace, Stream& stream) {
 
 namespace {
 
-// Elements of a task of axpby and cast, which are memory bound: so many that starting a task costs
-// little.
+// Elements of a task of axpby and cast, which are memory bound: enough to make the time to start a
+// task insignificant.
 constexpr int64_t cast_grain = 1 << 16;
 
 bool has_vectorised(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }

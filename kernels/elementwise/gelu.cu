@@ -17,8 +17,8 @@ struct GeluSlope {
   }
 };
 
-/// dx and y for `width` neighbouring elements a thread, as map.cuh has them; dx may be dy, and y
-/// may be x.
+/// Computes dx and y. Each thread handles V neighbouring elements, as in map.cuh. dx may be dy, and
+/// y may be x.
 template <class T, Activation form, int V>
 __global__ void __launch_bounds__(map_threads)
     backward_and_forward(const T* dy, const T* x, T* dx, T* y, int64_t n) {

@@ -14,7 +14,7 @@ typedef float number;
   }
 #include "zerograd/kernels/elementwise/formulas.inc"
 
-/// dx of v: the result where reads_result(op), else x.
+/// dx from dy and v, where v is the result y if reads_result(op), else x.
 #define ZG_UNARY(name, y, dx)                                                              \
   element_kernel void slope_##name(__global const real* known, __global const real* dy_of, \
                                    __global real* dx_of, long n) {                         \

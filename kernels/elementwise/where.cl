@@ -1,7 +1,7 @@
 #include "zerograd/kernels/hpu/nest.clh"
 #include "zerograd/kernels/hpu/tile.clh"
 
-// Bits of one size stand for any dtype.
+// The kernel copies bits, so all dtypes of one size use the same kernel.
 #define WHERE(size, bits)                                                                      \
   element_kernel void where_##size(__global const uchar* condition, __global const bits* a,    \
                                    __global const bits* b, __global bits* y, long n, int rank, \

@@ -22,14 +22,14 @@ struct CrossEntropyBackward {
 
 /// The loss of logits = x weight^T. The logits are computed for a block of rows at a time and are
 /// never in memory as a whole. The gradients are computed from the same block, so that no logits
-/// are computed twice. Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2. Scratch: for
-/// the loss alone one chunk of 16 MiB of logits, with an online log-sum-exp over chunks of columns.
-/// With gradients all logits of a block of rows, 40 MiB (80 MiB in f64; more if one row is longer),
-/// and a chunk of gradients in x's dtype. On CUDA a block has at least 4096 rows, of all columns,
-/// or 16 MiB of logits (projection_chunks.h), which the gradients overwrite.
+/// are computed twice. Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2. The scratch
+/// without gradients is one chunk of 16 MiB of logits, with an online log-sum-exp over chunks of
+/// columns. With gradients it is all logits of a block of rows, 40 MiB (80 MiB in f64; more if one
+/// row is longer), and a chunk of gradients in x's dtype. On CUDA a block has at least 4096 rows,
+/// of all columns, or 16 MiB of logits (projection_chunks.h), which the gradients overwrite.
 struct ProjectionCrossEntropy {
   Tensor x;        ///< [N, C] f64 | f32 | bf16 | f16
-  Tensor weight;   ///< [V, C] same dtype; bf16 or f16 beside an x in f32, if no gradient is asked
+  Tensor weight;   ///< [V, C] same dtype; without gradients also bf16 or f16 while x is f32
   Tensor targets;  ///< [N] i32 | i64; outside [0, V) and not ignore_index: ShapeError
   Tensor loss;     ///< [N] out, accumulator dtype
   Tensor dx;       ///< [N, C] out, accumulator dtype; may be absent

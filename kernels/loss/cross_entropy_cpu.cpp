@@ -22,7 +22,7 @@ constexpr int64_t rows_per_task(int64_t columns) {
 struct OnlineLogSumExp {
   double max = -std::numeric_limits<double>::infinity();
   double sum = 0;     ///< sum of exp(logit - max)
-  double target = 0;  ///< the target's logit, once its chunk was added
+  double target = 0;  ///< the target's logit, after its chunk was added
 
   /// Adds a chunk of n logits. `target_column`: the target's index in this chunk; outside [0, n) if
   /// another chunk has it.

@@ -11,7 +11,7 @@
 namespace zg {
 
 /// A chunk: rows [row, row + rows) and columns [column, column + columns) of [N, V]. In memory a
-/// row begins `distance` elements after the row before.
+/// row begins `distance` elements after the previous row.
 struct LogitChunk {
   int64_t row, column, rows, columns, distance;
 };
@@ -19,19 +19,22 @@ struct LogitChunk {
 /// The sizes of chunks that suit a backend.
 struct LogitLimits {
   int64_t columns;  ///< most columns of a chunk
-  /// Logits in memory at a time: of one chunk for the loss alone, of all chunks of a block of rows
-  /// for gradients, which need the complete log-sum-exp of a row.
+  /// The most logits in memory at a time. Without gradients (loss_elements) they are one chunk.
+  /// With gradients they are all chunks of a block of rows, because gradients need the complete
+  /// log-sum-exp of a row.
   int64_t loss_elements, gradient_elements;
-  int64_t fewest_rows = 1;  ///< of a block, if there are so many; wins over the elements
-  int64_t row_step = 1;     ///< rows begin at multiples of so many elements
-  /// Narrow gradients are stored over the logits of their row. For chunks of all columns.
+  /// A block has at least this many rows if N is large enough, even if they exceed the elements.
+  int64_t fewest_rows = 1;
+  int64_t row_step = 1;  ///< `distance` is a multiple of this many elements
+  /// Gradients in a narrower dtype overwrite the logits of their row. Requires chunks of all
+  /// columns.
   bool overwrites = false;
 
-  /// For processors. So many columns that a product with these rows of the weight is fast, so few
-  /// that a chunk stays in a cache between the product that computes it and the pass that reads it:
-  /// 16 MiB of f32, and 40 MiB for gradients. Each block reads the weight twice and adds to the
-  /// whole weight gradient once; with fewer rows in a block, memory bandwidth would limit the
-  /// speed.
+  /// For processors with large caches. A chunk has enough columns that a product with these rows of
+  /// the weight is fast, and few enough that it stays in a cache between the product that computes
+  /// it and the pass that reads it: 16 MiB of f32, and 40 MiB for gradients. Each block reads the
+  /// weight twice and adds to the whole weight gradient once; with fewer rows in a block, memory
+  /// bandwidth would limit the speed.
   static constexpr LogitLimits for_caches() {
     return {
         .columns = 4096, .loss_elements = int64_t{4} << 20, .gradient_elements = int64_t{10} << 20};
@@ -49,9 +52,9 @@ struct LogitLimits {
   }
 };
 
-/// How [N, V] is cut into blocks of rows and chunks of columns. It depends on the shape and the
-/// limits alone, so the bits do not depend on the number of threads. Columns are cut in the same
-/// way with and without gradients, so that the loss has the same bits.
+/// The division of [N, V] into blocks of rows and chunks of columns. It depends only on the shape
+/// and the limits, so the bits do not depend on the number of threads. Columns are divided in the
+/// same way with and without gradients, so that the loss has the same bits.
 struct LogitTiling {
   int64_t N, V, C;
   int64_t rows, columns;  ///< rows of a whole block, columns of a whole chunk
@@ -95,8 +98,8 @@ struct LogitTiling {
   }
 };
 
-/// The tiling of a call and the layout of its scratch memory. Both follow from shapes and dtypes
-/// alone.
+/// The tiling of a call and the layout of its scratch memory. Both depend only on shapes and
+/// dtypes.
 struct ProjectionPlan {
   const ProjectionCrossEntropy& args;
   LogitTiling tiling;
@@ -259,7 +262,7 @@ inline ProjectionPlan projection_plan(const ProjectionCrossEntropy& a,
 }  // namespace cuda
 
 namespace hpu {
-/// Also four floats for each row of a block; see projection_cross_entropy.cl.
+/// The scratch also has four floats for each row of a block; see projection_cross_entropy.cl.
 inline ProjectionPlan projection_plan(const ProjectionCrossEntropy& a,
                                       const Device::Traits& traits) {
   return {a, traits, LogitLimits::for_caches(), 4 * int64_t{sizeof(float)},

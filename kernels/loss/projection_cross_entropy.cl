@@ -3,7 +3,7 @@
 // Cross-entropy of logits that are computed in chunks of rows and columns (projection_chunks.h) by
 // matmul: add_chunk adds each chunk to the rows' log-sums, write_loss computes the loss,
 // logit_gradients turns a chunk into dlogits. The log-sum of a row is (x) the largest logit so far,
-// (y) the sum of exp(logit - largest), (z) the target's logit once its chunk was added: Milakov,
+// (y) the sum of exp(logit - largest), (z) the target's logit, after its chunk was added. Milakov,
 // Gimelshein 2018, arXiv:1805.02867, algorithm 3.
 
 /// Adds columns [column, column + columns) to the log-sums; the chunk at column 0 starts them. One

@@ -13,8 +13,8 @@ constexpr FaultSite site = FaultSite::projection_cross_entropy_targets;
 
 constexpr int width = 8;  // logits that a thread handles at a time: one vector of bf16 gradients
 // Shared memory of a block for its logits. Two such blocks fit a multiprocessor of sm_80 and above,
-// with 164 KiB or more. The rest of the rows that an H100 handles at a time, 264, is 32 MB if V is
-// 50257; its L2 cache has 50 MB.
+// with 164 KiB or more. An H100 handles 264 rows at a time. Their logits that do not fit in shared
+// memory are 32 MB if V is 50257; its L2 cache has 50 MB.
 constexpr int shared_bytes = 80 << 10;
 
 /// The running log-sum-exp of some logits. Milakov, Gimelshein 2018, arXiv:1805.02867, algorithm 3.
@@ -37,7 +37,7 @@ struct OnlineLogSum {
     max = largest;
     sum = added;
   }
-  /// The same for all threads of a team, from those of each thread.
+  /// The log-sum-exp of the logits of all threads of a team.
   template <int warps>
   __device__ OnlineLogSum of_team() const {
     OnlineLogSum all;
@@ -71,7 +71,7 @@ struct RowPasses {
       store(place(pass, part), Vec<float, 4>{values[part * 4], values[part * 4 + 1],
                                              values[part * 4 + 2], values[part * 4 + 3]});
   }
-  /// Those that were kept, or from x again.
+  /// Reads the kept logits, or reads x again.
   __device__ void read_again(const float* x, int pass, float (&values)[width]) const {
     if (pass >= kept_passes) return read(x, pass, values);
 #pragma unroll
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(lanes* row_warps)
   const int passes = (vectors + threads - 1) / threads;
 
   OnlineLogSum sums{-CUDART_INF_F, 0.0f};
-  constexpr int at_once = 2;  // passes whose loads are under way at a time
+  constexpr int at_once = 2;  // passes whose loads are in flight at a time
   for (int pass = 0; pass < passes; pass += at_once) {
     float values[at_once][width];
 #pragma unroll
@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(lanes* row_warps)
     const int vector = pass * threads + row.first;
     const bool is_inside = vector < vectors;
     if (is_inside) part.read_again(x, pass, values);
-    // Over the logits: a pass of narrower gradients covers logits of passes up to this one, which
-    // all threads must have read.
+    // dlogits may overwrite logits. A pass of narrower gradients overwrites logits of passes up to
+    // this one, so all threads must have read these.
     if constexpr (warps > 1) {
       if (pass >= kept_passes) __syncthreads();
     }

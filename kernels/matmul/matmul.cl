@@ -4,8 +4,8 @@
 #endif
 
 // Matmul in f32: a work-group computes a 64 x 64 tile of c. It copies panels of a and b, 16
-// elements along K, to local memory and sums along K in order, so the bits depend on the operands
-// alone. The variants without and with sub-groups give the same bits.
+// elements along K, to local memory and sums along K in order, so the bits depend only on the
+// operands. The variants without and with sub-groups give the same bits.
 #define TILE 64
 #define DEPTH 16
 

@@ -129,8 +129,8 @@ int64_t row_sums_bytes(const Matmul& m, const Device::Traits& traits, Device::Ty
   return m.row_sums ? kernels::reduce[backend].workspace_bytes(reduce_rows(m), traits) : 0;
 }
 
-/// For cuBLASLt algorithms that cut K into parts; they pay when c has too few tiles for the GPU.
-/// And for row_sums, if the library does not compute them.
+/// Scratch for cuBLASLt algorithms that divide K into parts, which are faster if c has too few
+/// tiles for the GPU, and for row_sums if the library does not compute them.
 int64_t cuda_bytes(const Matmul& m, const Device::Traits& traits) {
   // 32 MiB is the size that the cuBLAS documentation recommends for Hopper. Small products need
   // none.

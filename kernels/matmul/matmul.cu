@@ -5,7 +5,7 @@
 // matmul for CUDA: cuBLASLt if it accepts the product (matmul_cublaslt.cu), else matmul_mma.cu for
 // bf16 and f16, else the kernel in this file: f32 on the ordinary cores, bound by their arithmetic.
 // A block of 256 threads computes one 64 x 64 tile of c, each thread 16 elements of it. It sums
-// along K in order, 16 elements at a time, so the bits depend on the operands alone.
+// along K in order, 16 elements at a time, so the bits depend only on the operands.
 namespace zg::cuda {
 namespace {
 

@@ -72,7 +72,7 @@ inline dim3 blocks_of(const Product& p, int tile) {
 }
 
 /// Computes the product with cuBLASLt if the library is installed and accepts it: f32, bf16 or f16,
-/// rows and addresses aligned to 16 bytes. Returns false, having done nothing, otherwise. The
+/// rows and addresses aligned to 16 bytes. Otherwise it does nothing and returns false. The
 /// algorithm is the library's first choice for the device and shape among those that add in a fixed
 /// order; it is chosen once and cached. So equal calls on one device and library version give the
 /// same bits. A call with row_sums is also refused if the library has no algorithm that computes

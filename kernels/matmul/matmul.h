@@ -11,7 +11,7 @@ struct Reduce;
 /// inside their tensor, whose own shape does not matter: extents and strides are given here, in
 /// elements, and checked against the tensor's size. Sums are accumulated in f32 (f64 for f64) and
 /// rounded once, to c's dtype; the activation reads the rounded sums. The division into tiles
-/// depends on shapes alone, so the bits are the same for any thread count. With the bf16
+/// depends only on shapes, so the bits are the same for any thread count. With the bf16
 /// instructions of the processor (avx512_bf16, amx_bf16) bf16 subnormals count as 0.
 struct Matmul {
   Tensor a;  ///< op(a) [M, K]: stored [M, K], or [K, M] when transpose_a; f64 | f32 | bf16 | f16
@@ -25,10 +25,11 @@ struct Matmul {
   Activation activation = Activation::none;
   Tensor pre_activation;  ///< out or absent, like c: the argument of the activation; applying the
                           ///< activation to it gives the bits of c
-  /// [M] out or absent: the sum of each row of op(a), a's or the accumulator dtype. So the product
-  /// that gives a weight's gradient also gives the bias's. For one product whose a is transposed
-  /// and packed. On CUDA cuBLASLt may compute it beside the product, in f32, if it has c's dtype;
-  /// otherwise it has the bits of reduce over axis 0 of the stored a.
+  /// [M] out or absent: the sum of each row of op(a), a's or the accumulator dtype. So one product
+  /// computes the gradients of a weight and of its bias. Only for a batch of 1 without
+  /// accumulate, whose a is transposed and contiguous. On CUDA cuBLASLt may compute the sums with
+  /// the product, in f32, if they have c's dtype; otherwise they have the bits of reduce over axis
+  /// 0 of the stored a.
   Tensor row_sums;
   int64_t lda = 0, ldb = 0, ldc = 0;  ///< elements between stored rows; 0: rows follow each other
   int64_t batch = 1;                  ///< independent products
@@ -43,10 +44,10 @@ inline std::vector<Operand> operands(const Matmul& a) {
           {"pre_activation", a.pre_activation, Operand::out},
           {"row_sums", a.row_sums, Operand::out}};
 }
-/// 2 M N K operations; the matrices' elements; c twice if it is added to.
+/// Counts 2 M N K operations and the bytes of the tensors; c counts twice if `accumulate`.
 ZG_API void adjust_count(OpCount&, const Matmul&);
 ZG_API std::string sizes(const Matmul&);   ///< "M 64, N 48, K 48, b transposed"
-ZG_API Reduce reduce_rows(const Matmul&);  ///< the call that computes row_sums by itself
+ZG_API Reduce reduce_rows(const Matmul&);  ///< the call that computes only row_sums
 
 namespace kernels {
 extern ZG_API Kernel<Matmul> matmul;

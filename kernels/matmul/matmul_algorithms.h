@@ -14,8 +14,8 @@
 #include "zerograd/runtime/dtype.h"
 
 // The algorithms with which cuBLASLt multiplies on CUDA devices. The library has several for each
-// product, which differ in time and in the order of their sums. By itself matmul takes the first of
-// the library's heuristic. A program can measure several once, and multiply by the fastest later:
+// product, which differ in time and in the order of their sums. By default matmul takes the first
+// of the library's heuristic. A program can measure several and later multiply by the fastest:
 //
 //     PlannedProducts products;
 //     plan_ranks(1, program, {.device = {.count_launches = true}, .type = Device::Type::cuda});
@@ -28,12 +28,12 @@
 //       program(ranks, device);
 //     });
 //
-// The fastest algorithm may be another one at the next measurement, and then the bits of products
-// are others. So a program that must repeat its bits measures once and keeps the file, and all of
-// its ranks use the same file. Nothing is measured while a file is used.
+// The next measurement may find another algorithm to be the fastest, and then the bits of products
+// differ. So a program that must repeat its bits measures once and keeps the file, and all of its
+// ranks use the same file. Nothing is measured while a file is used.
 namespace zg {
 
-/// A product as matmul asks cuBLASLt for it: all that the choice of an algorithm depends on, beside
+/// A product as matmul describes it to cuBLASLt. The choice of an algorithm depends only on this,
 /// the GPU and the version of the library. Names and units are those of Matmul.
 struct MatmulProblem {
   enum class Vector : uint8_t { none, bias, row_sums };
@@ -58,9 +58,9 @@ struct MatmulAlgorithm {
   /// The bytes of cublasLtMatmulAlgo_t, which the library can restore in the same version (see the
   /// comment of that struct in cublasLt.h).
   std::array<uint64_t, 8> words{};
-  int candidate = 0;   ///< its place in the heuristic's order; 0 is what matmul takes by itself
+  int candidate = 0;   ///< its place in the heuristic's order; matmul's default is 0
   int candidates = 1;  ///< the number that were measured
-  double seconds = 0.0, first_seconds = 0.0;  ///< of one product; by the heuristic's first
+  double seconds = 0.0, first_seconds = 0.0;  ///< of one product; with the default
 
   bool operator==(const MatmulAlgorithm&) const = default;
 };
@@ -86,16 +86,17 @@ struct ZG_API MatmulAlgorithms {
 };
 
 /// From now on matmul multiplies by these algorithms on the device's GPU, for each Device of this
-/// process on it. A product that is not among them has the heuristic's first algorithm. Null: so
-/// have all products. Call it while the device is idle. Throws Unsupported for a device that is not
+/// process on it. A product that is not among them has the heuristic's first algorithm. Null: all
+/// products have it. Call it while the device is idle. Throws Unsupported for a device that is not
 /// cuda or does not multiply by cuBLASLt, FileError for another GPU or version than the file's.
-/// matmul throws FileError if the library refuses an algorithm, or if that takes more workspace
-/// than matmul has.
+/// matmul throws FileError if the library refuses an algorithm, or if the algorithm takes more
+/// workspace than matmul has.
 ZG_API void use_matmul_algorithms(std::shared_ptr<const MatmulAlgorithms> algorithms,
                                   const Device& device);
 
 /// While it lives, it collects the products that plans of this thread count as cuBLASLt's: on meta
-/// devices that stand for cuda, with DeviceOptions::count_launches. An inner one hides an outer.
+/// devices that stand for cuda, with DeviceOptions::count_launches. If there are several, only the
+/// innermost collects.
 class ZG_API PlannedProducts {
  public:
   PlannedProducts();
@@ -113,9 +114,9 @@ class ZG_API PlannedProducts {
 
 struct MatmulMeasurement {
   int candidates = 8;  ///< the heuristic's first algorithms, at most 1000
-  int rounds = 5;      ///< times that each is measured; the median counts
-  /// Returns the seconds of one product by a candidate, which `launch` queues. Empty: by the host's
-  /// clock, over enough launches that the wait at their end does not matter.
+  int rounds = 5;      ///< measurements of each; the median is used
+  /// Returns the seconds of one product by a candidate, which `launch` queues. Empty: measured with
+  /// the host's clock, over enough launches that the wait at their end does not matter.
   std::function<double(const MatmulProblem& problem, int candidate,
                        const std::function<void()>& launch)>
       time = {};
@@ -124,8 +125,8 @@ struct MatmulMeasurement {
 /// Measures algorithms on the device and returns the fastest for each product; the first of the
 /// heuristic's order among equals. Operands are random values in memory of their own, which it
 /// allocates on the device; launches are not counted. A product that the library refuses is left
-/// out; of one with row_sums, matmul's product without them takes its place. Throws Unsupported as
-/// use_matmul_algorithms() does.
+/// out. If it has row_sums, the product without them is measured, which matmul then uses. Throws
+/// Unsupported as use_matmul_algorithms() does.
 ZG_API MatmulAlgorithms measure_matmul_algorithms(const std::set<MatmulProblem>& problems,
                                                   const Device& device,
                                                   const MatmulMeasurement& measurement = {});

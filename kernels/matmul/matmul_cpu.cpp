@@ -64,8 +64,8 @@ int64_t equal_part(int64_t count, int64_t limit, int64_t unit, int64_t others, i
 }
 
 /// The sizes of a call's blocks, slabs and tasks. They follow from the shape, the instruction set
-/// and the number of threads. The order of the additions, and so every bit of the result, follows
-/// from the first two alone: each sum runs along the whole of K, block_steps steps at a time.
+/// and the number of threads. The order of the additions, and so every bit of the result, depends
+/// only on the first two: each sum runs along the whole of K, block_steps steps at a time.
 struct Plan {
   const MatmulTable& table;
   const Matmul m;
@@ -287,8 +287,7 @@ Matmul canonical(const Matmul& args) {
 }
 
 int matmul_threads(const Matmul& m, const Device::Traits& traits) {
-  // The work of one core in about 15 us: so many multiply-adds, or so many elements read from
-  // memory.
+  // One core does this many multiply-adds, or reads this many elements from memory, in about 15 us.
   constexpr int64_t multiply_adds = int64_t{1} << 21, elements = int64_t{1} << 16;
   const int64_t read = m.batch * m.K * (m.M + m.N);
   const bool few_rows = m.M <= max_rows_of_dots;

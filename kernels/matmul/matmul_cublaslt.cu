@@ -114,7 +114,7 @@ class Operation {
   Owned<cublasLtMatmulDesc_t> operation_;
 };
 
-/// A struct with a name, unlike the library's: nvcc 13.0 fails on a vector of those.
+/// A struct with a name. The library's struct has none, and nvcc 13.0 fails on a vector of it.
 struct Algorithm {
   cublasLtMatmulAlgo_t of_library = {};
 };
@@ -124,7 +124,7 @@ struct FoundAlgorithm {
 static_assert(sizeof(FoundAlgorithm) == sizeof(cublasLtMatmulHeuristicResult_t));
 static_assert(sizeof(Algorithm) == sizeof(MatmulAlgorithm::words));
 
-/// A product as the library is asked for it.
+/// The library's descriptors of a product.
 class LibraryProduct {
  public:
   LibraryProduct(const CublasLt& library, const MatmulProblem& problem)
@@ -290,7 +290,7 @@ std::optional<Algorithm> choose_algorithm(const LibraryProduct& product, int dev
   return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
-/// Computes with the library; false, having done nothing, if it has no algorithm.
+/// Computes with the library. Does nothing and returns false if it has no algorithm.
 bool multiply_by_library(const CublasLt* library, const MatmulProblem& problem, const Matmul& m,
                          const Tensor& sums, Workspace workspace, Stream& stream) {
   const int device = stream.device().index();
@@ -344,7 +344,8 @@ void set_matmul_algorithms(int index, std::shared_ptr<const MatmulAlgorithms> al
   Cache& all = cache();
   std::lock_guard lock(all.mutex);
   const auto file = all.files.find(index);
-  // Ranks that share the GPU call this one after the other, when the first may multiply already.
+  // Ranks that share the GPU call this one after the other. The first may multiply already, so a
+  // second call with its algorithms changes nothing.
   if (algorithms == (file == all.files.end() ? nullptr : file->second)) return;
   std::erase_if(all.choices, [&](const auto& choice) { return choice.first.first == index; });
   if (algorithms)

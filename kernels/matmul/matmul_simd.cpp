@@ -153,7 +153,7 @@ void multiply_block(const MultiplyBlock& block) {
 // Products of few rows of a and b stored as [N, K], for example when one token is generated.
 // Packing b would cost more than the product, so both are read in place along K, once. Bound by the
 // memory bandwidth for b.
-/// The dot products of `rows` rows of a and so many rows of b that the results fill one vector.
+/// The dot products of `rows` rows of a and as many rows of b as give one vector of results.
 /// Beyond the edge of b the last row is repeated, and the results are dropped.
 template <class Source, int rows>
 void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {

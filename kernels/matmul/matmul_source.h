@@ -6,7 +6,7 @@
 
 #include "zerograd/runtime/tensor.h"
 
-// Between matmul_algorithms.cpp, which is in every build, and matmul_cublaslt.cu.
+// The interface between matmul_algorithms.cpp, which is in every build, and matmul_cublaslt.cu.
 namespace zg {
 
 struct MatmulAlgorithm;
@@ -16,17 +16,17 @@ struct MatmulProblem;
 
 namespace cuda {
 
-/// The GPU of a device, and what multiplies on it.
+/// The GPU of a device, and the library or kernels that multiply on it.
 struct MatmulSource {
   std::string gpu, library;
   bool is_cublaslt = false;
 };
 MatmulSource matmul_source(const Device& device);
 
-/// For the index-th GPU; null: the heuristic's first.
+/// Sets the algorithms of the index-th GPU. Null: the heuristic's first.
 void set_matmul_algorithms(int index, std::shared_ptr<const MatmulAlgorithms> algorithms);
 
-/// Absent if the library has none for the problem. `measurement.time` must be there.
+/// Absent if the library has none for the problem. `measurement.time` must not be empty.
 std::optional<MatmulAlgorithm> fastest_algorithm(const MatmulProblem& problem, const Device& device,
                                                  const MatmulMeasurement& measurement);
 

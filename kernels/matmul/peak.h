@@ -12,7 +12,7 @@ namespace zg {
 /// with these instructions: for f64 and f16, for the portable instruction set, on accelerators.
 ZG_API double measure_matmul_peak(const Device& device, DType dtype);
 
-/// The same; 0 where measure_matmul_peak() throws Unsupported.
+/// Returns measure_matmul_peak(), or 0 where that throws Unsupported.
 ZG_API double matmul_peak_or_zero(const Device& device, DType dtype);
 
 /// Measures the bytes per second that all threads of a CPU read and write in memory. The loop is

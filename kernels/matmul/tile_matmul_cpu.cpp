@@ -8,15 +8,14 @@ namespace zg::cpu {
 namespace {
 
 // Measured with an L2 cache of 2 MiB and 48 KiB of L1. A panel of a slice of b (16 KiB) stays in
-// the L1 cache while a slice of the block's rows of a (256 KiB) passes by in the L2 cache, which
+// the L1 cache while a slice of the block's rows of a (256 KiB) is read from the L2 cache, which
 // also holds the block's sums (512 KiB). Each worker packs a panel of b just before it uses it:
 // writing all panels to memory and reading them back would take longer.
 constexpr int64_t max_rows = 512, max_columns = 256, max_tiles = 8;
 constexpr int64_t slab_words = int64_t{4}
                                << 20;  // slab of a: 16 MiB, or one block if that is larger
 
-/// The sizes of blocks and slices. They depend on the shape alone, and so do the bits of the
-/// result.
+/// The sizes of blocks and slices. They depend only on the shape, and so do the bits of the result.
 struct Plan {
   const Matmul m;
   int threads;

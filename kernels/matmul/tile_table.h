@@ -15,7 +15,7 @@ namespace zg::cpu {
 constexpr int64_t tile_side = 16;    ///< rows, and columns of 32-bit words
 constexpr int64_t tile_depth = 32;   ///< elements along K of a tile of a or b
 constexpr int64_t tile_words = 256;  ///< 32-bit words of a tile
-/// Rows, and columns, of c whose sums are in registers
+/// The number of rows, and of columns, of c whose sums are in registers at a time.
 constexpr int64_t tile_pair = 2 * tile_side;
 
 /// A matrix of bf16 as it is stored.

@@ -28,8 +28,8 @@
   }
 
 /// Links the tokens of each id: links[n] is the index of the next token with the same id, or N. For
-/// a token that is not the first of its id it is the bitwise complement, so the sign tells first
-/// tokens. A token whose id is outside [0, V) is reported and belongs to no list.
+/// a token that is not the first of its id links[n] is the bitwise complement of that index, so its
+/// sign marks first tokens. A token whose id is outside [0, V) is reported and belongs to no list.
 #define LINK(id_type, id_c)                                                                  \
   element_kernel void link_##id_type(__global const id_c* ids, __global long* links, long N, \
                                      long V, fault_parameters) {                             \
@@ -48,7 +48,7 @@
   }
 
 /// dweight[id] = sum of dy over the tokens of the id, in rising n. One work-group for each token;
-/// only that of an id's first token computes.
+/// only the work-group of an id's first token computes the sum.
 #define SUM_BY_ID(id_type, id_c)                                                                   \
   column_kernel void sum_by_id_##id_type(__global const id_c* ids, __global const long* links,     \
                                          __global const real* dy, __global float* dweight, long N, \

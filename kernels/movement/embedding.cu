@@ -33,9 +33,9 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// dweight[id] = sum of dy[n] over the tokens n with that id, in rising n, so the bits are fixed.
-// Tokens are cut into tiles, each of which sort_tile sorts by id; a block of sum_rows_by_id has one
-// id and searches every tile for it.
+// dweight[id] = sum of dy[n] over the tokens n with that id. It adds in rising n, so the bits do
+// not depend on the order of the threads. Tokens are cut into tiles, each of which sort_tile sorts
+// by id; a block of sum_rows_by_id has one id and searches every tile for it.
 constexpr int tile_bits = 11, tile_tokens = 1 << tile_bits;
 constexpr int sort_threads = tile_tokens / 2;
 
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(sort_threads)
   __shared__ uint64_t tile[tile_tokens];
   const int64_t begin = int64_t{blockIdx.x} * tile_tokens;
   const int count = static_cast<int>(N - begin < tile_tokens ? N - begin : tile_tokens);
-  int size = 1;  // that the sort takes: a power of 2
+  int size = 1;  // of the sort: a power of 2
   while (size < count) size *= 2;
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < size; i += sort_threads) {
@@ -88,12 +88,11 @@ __device__ inline int keys_below(const uint64_t* keys, int count, uint64_t key) 
 }
 
 /// One block for each id and 128 times `width` columns (blockIdx.y); ids that no token has get 0.
-/// Each lane of a warp searches another tile; then the warp goes through the tiles that have the
-/// id.
+/// Each lane of a warp searches one tile; then the warp reads the tiles that have the id in order.
 template <class T, int width>
 __global__ void __launch_bounds__(threads)
     sum_rows_by_id(const uint64_t* keys, const T* dy, float* dweight, int64_t N, int64_t C) {
-  constexpr int batch = 8;  // rows that are under way at once
+  constexpr int batch = 8;  // rows whose loads are in flight at a time
   const auto first = static_cast<uint64_t>(blockIdx.x) << tile_bits;
   const uint64_t end = first + tile_tokens;
   const int64_t c = (int64_t{blockIdx.y} * threads + threadIdx.x) * width;

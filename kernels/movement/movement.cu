@@ -49,10 +49,11 @@ __global__ void __launch_bounds__(threads) pick(const T* x, const Index* index, 
   if (extent > 0) y[at[0]] = x[at[1] + row * stride];
 }
 
-/// scatter_add, one thread for each element of y that an index can name. The thread looks through
-/// the `extent` indices of its line in rising j and adds the elements of x that name it, in f32,
-/// rounding once; so the bits are fixed. nest operand 0: y; 1: the line's first index; 2: its first
-/// x; 3: the element's index along the axis.
+/// scatter_add, one thread for each element of y that an index can select. The thread compares the
+/// `extent` indices on the element's line along the axis with the element's own position there, and
+/// adds the elements of x whose index is equal. It adds in rising j in f32 and rounds once, so the
+/// bits do not depend on the order of the threads. nest operand 0: y; 1: the line's first index; 2:
+/// the line's first element of x; 3: the element's position along the axis.
 template <class T, class Index>
 __global__ void __launch_bounds__(threads)
     add_where(const T* x, const Index* index, T* y, Nest<4> nest, int64_t extent,

@@ -49,7 +49,7 @@ inline std::vector<Operand> operands(const ScatterAdd& a) {
   return {{"x", a.x}, {"index", a.index}, {"y", a.y, Operand::out}};
 }
 inline std::string sizes(const StridedCopy& a) { return a.extents.str(); }
-/// Only the elements that are read and written count.
+/// Counts only the elements that are read and written.
 inline void adjust_count(OpCount& count, const StridedCopy& a) {
   count.operations = a.extents.numel();
   count.bytes = 2 * count.operations * static_cast<int64_t>(size_of(a.x.dtype()));
@@ -96,7 +96,7 @@ inline std::vector<Operand> operands(const EmbeddingBackward& a) {
           {"dposition", a.dposition, Operand::out}};
 }
 
-/// Only the rows that are read count; those of `position` once.
+/// Counts only the rows that are read; each row of `position` counts once.
 inline void adjust_count(OpCount& count, const EmbeddingForward& a) {
   count.operations = a.y.numel();
   count.bytes = a.ids.bytes() + 2 * a.y.bytes();

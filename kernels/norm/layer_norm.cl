@@ -83,7 +83,7 @@ team_kernel void rms_norm_forward(__global const real* x, __global const real* r
   norm_forward(0, team_parts, x, residual, gamma, 0, y, sum, 0, rstd, N, C, epsilon);
 }
 
-/// dx of the team's row, plus dsum. `rounds_twice`: rounded before that, too.
+/// dx of the team's row, plus dsum. `rounds_twice`: dx is also rounded before dsum is added.
 static inline void norm_backward(int centred, __local float* parts, __global const real* dy,
                                  __global const real* x, __global const real* gamma,
                                  __global const real* dsum, __global const float* mean_of,

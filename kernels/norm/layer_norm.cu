@@ -11,8 +11,8 @@
 // registers. Rows that are too long for that (more than 8192 columns of bf16; `kept` is 0) are read
 // again, mostly from the cache. dgamma and dbeta are sums over rows. Each block adds the rows
 // [begin, end) that NormBlocks gives it, in registers of its threads, and writes its sums to
-// scratch [blocks, C]; add_blocks adds the blocks in order. Rows that do not fit have no registers
-// for these sums: norm_columns computes them in a launch of its own.
+// scratch [blocks, C]; add_blocks adds the blocks in order. For rows that do not fit, no registers
+// are left for these sums; norm_columns computes them in a separate launch.
 namespace zg::cuda {
 namespace {
 
@@ -66,8 +66,8 @@ struct ThreadColumns {
       row = sum;  // each thread reads back what it wrote
     }
   }
-  /// Keeps the compiler from keeping what it computed of the elements so far, such as their f32:
-  /// they take twice the registers of 16-bit elements.
+  /// Forces the compiler to keep only the elements, without values computed from them so far. Their
+  /// f32 would take twice the registers of 16-bit elements.
   __device__ void pack() {
 #ifdef __CUDACC__
     if constexpr (kept > 0 && V > 1 && sizeof(T) == 2) {
@@ -98,8 +98,8 @@ struct Pair {
   float a, b;
 };
 
-/// The sums of both over the thread's team. All threads of the block call it, with `turn` 0 and 1
-/// in turns: so one barrier a call is enough.
+/// The sums of x.a and of x.b over the thread's team. All threads of the block call it, alternately
+/// with `turn` 0 and 1, so that one barrier in each call is enough.
 template <int warps>
 __device__ inline Pair team_sums(Pair x, int turn) {
   x = {warp_sum(x.a), warp_sum(x.b)};
@@ -301,9 +301,9 @@ __global__ void __launch_bounds__(column_threads) norm_columns(Backward a) {
   if (a.dbeta) store(a.dbeta + int64_t{blockIdx.x} * a.C + c, beta_sums);
 }
 
-/// out[c] = the sum over blocks of parts[block, c]; and the same of the second parts, which follow
-/// the first, by the blocks with blockIdx.y == 1. A lane has a column. Warp w adds the parts w, w +
-/// 8, ..., then the warps' sums are added in order.
+/// out[c] = the sum over blocks of parts[block, c]. The blocks with blockIdx.y == 1 compute
+/// second_out from a second array, which follows `parts`. A lane has a column. Warp w adds the
+/// parts w, w + 8, ..., then the warps' sums are added in order.
 __global__ void __launch_bounds__(block_threads)
     add_blocks(const float* parts, float* out, float* second_out, int blocks, int C) {
   __shared__ float sums[block_warps][lanes];

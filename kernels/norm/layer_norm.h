@@ -11,12 +11,12 @@ struct LayerNormForward {
   Tensor residual;     ///< [N, C] or absent, same dtype
   Tensor gamma, beta;  ///< [C] same dtype; beta may be absent
   Tensor y;            ///< [N, C] out
-  Tensor sum;          ///< [N, C] out; absent exactly when residual is
+  Tensor sum;          ///< [N, C] out; absent if and only if residual is absent
   Tensor mean, rstd;   ///< [N] out, accumulator dtype; kept for backward
   float epsilon = 1e-5f;
 };
 
-/// Gradients with respect to the normalised input (x, or sum when there was a residual).
+/// Gradients with respect to the input of the norm (x, or `sum` if there was a residual).
 struct LayerNormBackward {
   Tensor dy, x, gamma;  ///< [N, C], [N, C], [C]
   Tensor mean, rstd;    ///< [N] from the forward pass
@@ -32,13 +32,13 @@ struct LayerNormBackward {
 struct RmsNormForward {
   Tensor x, residual, gamma;  ///< [N, C], [N, C] or absent, [C]
   Tensor y;                   ///< [N, C] out
-  Tensor sum;                 ///< [N, C] out; absent exactly when residual is
+  Tensor sum;                 ///< [N, C] out; absent if and only if residual is absent
   Tensor rstd;                ///< [N] out, accumulator dtype
   float epsilon = 1e-5f;
 };
 struct RmsNormBackward {
   Tensor dy, x, gamma, rstd;
-  Tensor dsum, dx;  ///< as LayerNormBackward's
+  Tensor dsum, dx;  ///< as in LayerNormBackward
   Tensor dgamma;    ///< [C] out, accumulator dtype; may be absent
   bool rounds_twice = false;
 };

@@ -110,7 +110,7 @@ NormFunctions functions_for(NormsByDType norm, DType dtype, Isa isa) {
   return (portable.*norm)[index];
 }
 
-// Rows of one task: about 16 Ki elements, so that starting a task costs little in comparison.
+// Rows of one task: about 16 Ki elements. They take much longer than the start of a task.
 int64_t rows_per_chunk(int64_t C) {
   return std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, C));
 }
@@ -132,7 +132,7 @@ void run_forward(NormsByDType norm, const LayerNormForward& a, const Stream& str
 }
 
 // dgamma and dbeta: each block of rows writes its sums to scratch [block, gamma | beta, C], then
-// the blocks are added in order. The blocks follow from N alone, so the bits do not depend on the
+// the blocks are added in order. The blocks depend only on N, so the bits do not depend on the
 // number of threads. There are at most 64, which keeps the scratch small.
 struct RowBlocks {
   int64_t rows, count;

@@ -21,7 +21,8 @@ struct NormBackward {
 
 /// Computes rows [begin, end).
 using NormForwardRows = void (*)(const NormForward&, int64_t begin, int64_t end);
-/// The same, and adds to dgamma and dbeta [C], accumulator type, either of which may be null.
+/// Computes dx of rows [begin, end) and adds to dgamma and dbeta [C], accumulator type, either of
+/// which may be null.
 using NormBackwardRows = void (*)(const NormBackward&, int64_t begin, int64_t end, void* dgamma,
                                   void* dbeta);
 

@@ -6,7 +6,7 @@
 namespace zg {
 
 /// How the backward pass of a norm on an accelerator distributes N rows over blocks of threads. It
-/// depends on N alone, so the sums for dgamma and dbeta have a fixed order.
+/// depends only on N, so the sums for dgamma and dbeta have a fixed order.
 struct NormBlocks {
   int64_t rows;    ///< rows in a block
   int64_t blocks;  ///< each writes its partial sums for dgamma and dbeta

@@ -12,7 +12,7 @@ constexpr int threads = 256;
 // A result is either computed by one block (reduce_blocks), if there are few results with many
 // elements each, or by one thread (reduce_chunks). With few results and too few threads the
 // elements are cut into chunks, whose partial results join_chunks combines in order. ReduceChunks
-// decides by shape alone, so the bits depend on nothing else.
+// decides only by the shape, so the bits depend only on x and its shape.
 
 /// Sums of floating types are accumulated in f64, of integers in 64 bits with wraparound.
 template <class X>
@@ -38,7 +38,8 @@ struct Max {
   __device__ static State join(State a, State b) { return b > a || b != b ? b : a; }
 };
 
-/// Offsets in x: of the first element of each result, and of the elements of a result from there.
+/// Offsets in x: `kept` gives that of the first element of each result, `reduced` those of the
+/// result's other elements from there.
 struct Indexing {
   Nest<1> kept, reduced;
   /// Whether V neighbouring results have V neighbours as their elements, all on multiples of V.
@@ -203,7 +204,7 @@ __device__ inline bool precedes(float a, float b, bool largest) {
 }
 
 /// top_k, one thread for each row of `extent` elements that are `inner` apart. Each pass finds the
-/// element that follows the one before it.
+/// next element in the order.
 template <class X>
 __global__ void __launch_bounds__(threads)
     select(const X* x, int64_t* y, int64_t rows, int64_t extent, int64_t count, int64_t inner,

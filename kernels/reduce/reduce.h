@@ -8,8 +8,8 @@ enum class ReduceOp : uint8_t { sum, mean, max };
 
 /// y = op of x over the axes whose bit is set in `axes` (bit i: axis i). Sums are accumulated in
 /// the accumulator dtype over short blocks, and the blocks are added in f64, in an order that
-/// depends on the shape alone. The sum of no elements is 0, their mean NaN, their maximum a
-/// ShapeError. max of a NaN is NaN.
+/// depends only on the shape. The sum of no elements is 0, their mean NaN, their maximum a
+/// ShapeError. The maximum of elements with a NaN is NaN.
 struct Reduce {
   ReduceOp op;
   Tensor x;  ///< f64 | f32 | bf16 | f16 (sum: also i32, i64)

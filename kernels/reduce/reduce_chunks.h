@@ -6,7 +6,7 @@
 
 namespace zg {
 
-/// How a reduction on an accelerator is distributed over threads. It depends on the shape alone. If
+/// How a reduction on an accelerator is distributed over threads. It depends only on the shape. If
 /// the last axis is reduced and a result has many elements, a group of threads computes each result
 /// (group_each). Otherwise one thread computes each result, or each chunk of its elements if there
 /// are few results.

@@ -12,7 +12,7 @@ namespace zg::cpu {
 namespace {
 
 // The fewest elements that a task reads, and the length of the chunks of a long reduction. The
-// chunks follow from the shape alone, so partial results are the same for any number of threads.
+// chunks depend only on the shape, so partial results are the same for any number of threads.
 constexpr int64_t task_elements = 1 << 14, chunk_elements = 1 << 16;
 // Columns of one task: their f32 and f64 sums stay in the L1 cache.
 constexpr int64_t column_block = 256;
@@ -177,7 +177,7 @@ void of_column_chunk(const Plan& plan, const T* x, int64_t begin, int64_t end, i
   }
 }
 
-/// Calls put(output, chunk, first column, count, totals) once for every part of every result.
+/// Calls put(output, chunk, first column, count, totals) for each part of each result.
 template <class Op, class T, class Put>
 void for_each_part(const Plan& plan, const T* x, int threads, const Put& put) {
   using Total = typename Op::Total;
@@ -315,7 +315,7 @@ bool precedes(T a, T b, bool largest) {
 }
 
 /// Writes the indices of the first `count` of `extent` elements that are `inner` apart. Each pass
-/// finds the element that follows the one before it.
+/// finds the next element in the order.
 template <class T>
 void select(const T* x, int64_t* y, int64_t extent, int64_t count, int64_t inner, bool largest) {
   accumulator_t<T> last = 0;

@@ -26,8 +26,8 @@ bool precedes(float a, float b, int largest) {
   return high > low || (isnan(high) && !isnan(low));
 }
 
-/// One work-item for each row of `extent` elements that are `inner` apart. Each pass finds the
-/// element that follows the one before it.
+/// One work-item for each row of `extent` elements that are `inner` apart. Each pass finds the next
+/// element in the order.
 element_kernel void top_k(__global const real* x, __global long* y, long rows, long extent,
                           long count, long inner, int largest) {
   const long row = element_index();

@@ -30,7 +30,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int most_characters = 1 << 22;        // of a text
-constexpr size_t most_bytes = size_t{1} << 26;  // of an answer: 12 for a character in JSON
+constexpr size_t most_bytes = size_t{1} << 26;  // of an answer; up to 12 a character
 constexpr int64_t memory = int64_t{1} << 29;
 constexpr int silence_ms = 600'000;  // a row may have many texts, and the machine may be slow
 
@@ -38,7 +38,7 @@ constexpr const char* package =
     "chat templates are rendered by python3 with jinja2; try apt-get install python3-jinja2, or "
     "--chat-format F.json with a prefix and a suffix for each role";
 
-/// `answer` may have an error of the template and its line.
+/// Throws FileError if `answer` has an error of the template, with its line.
 void refuse_error(const json& answer, const std::string& place) {
   if (!answer.contains("error")) return;
   const std::string line =
@@ -71,7 +71,7 @@ ChatTemplate folder_chat_template(const std::string& folder) {
             name == "default" || name == "tool_use")
           (name == "default" ? result.text : result.tool_text) = named.at("template").text();
   }
-  // Folders from before added_tokens_decoder have their special tokens in a file of their own.
+  // Older folders, without added_tokens_decoder, have special tokens in special_tokens_map.json.
   if (!config.at("added_tokens_decoder").value.is_null()) roots[1] = json::object();
   json variables = json::object();
   for (const char* key :
@@ -89,7 +89,7 @@ ChatTemplate folder_chat_template(const std::string& folder) {
 struct ChatRenderer::Child {
   pid_t process = -1;
   int socket = -1;
-  int64_t seconds = 0;  // of processor time for a chat, beside 20 ms a message
+  int64_t seconds = 0;  // processor time for a chat, in addition to 20 ms a message
 
   Child() {
     int ends[2];
@@ -101,7 +101,7 @@ struct ChatRenderer::Child {
     for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
       posix_spawn_file_actions_adddup2(&actions, ends[1], stream);
     posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
-    // Only what finds Python itself.
+    // The child gets only the variables that are needed to find Python.
     std::vector<std::string> environment;
     for (const char* name : {"PATH", "HOME"})
       if (const char* value = std::getenv(name))
@@ -141,13 +141,13 @@ struct ChatRenderer::Child {
     return status;
   }
 
-  /// The answer to a line, which has a member "error" if there is none.
+  /// Sends a line and returns the answer. If there is none, the result has a member "error".
   json ask(std::string line) {
-    std::ranges::replace(line, '\n', ' ');  // in JSON between values only
+    std::ranges::replace(line, '\n', ' ');  // line breaks of JSON are only between values
     line += '\n';
     for (size_t sent = 0; sent < line.size();) {
       const ssize_t count = send(socket, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-      if (count < 0 && errno != EINTR) break;  // it has ended, and recv() finds that out
+      if (count < 0 && errno != EINTR) break;  // the child has ended, as recv() reports
       sent += static_cast<size_t>(std::max<ssize_t>(count, 0));
     }
     std::string said;

@@ -15,16 +15,16 @@ struct ChatTemplate {
   std::string tool_text = {};          ///< for rows with tools; empty: text
   std::string name = "chat template";  ///< for errors
   /// A JSON object with variables that it may use: bos_token, eos_token, enable_thinking. Those of
-  /// "chat_template_kwargs" in a row of data come first.
+  /// "chat_template_kwargs" in a row of data have precedence.
   std::string variables = "{}";
   std::string date = {};  ///< that strftime_now() formats: "2024-07-26" or "2024-07-26T18:30:00"
 
   bool operator==(const ChatTemplate&) const = default;
 };
 
-/// The template of a folder, as AutoTokenizer of transformers finds it: chat_template.jinja, and
-/// additional_chat_templates/tool_use.jinja; else those of tokenizer_config.json. Without one its
-/// text is empty. Its variables are the special tokens. Throws FileError.
+/// The template of a folder, as AutoTokenizer of transformers finds it: chat_template.jinja and
+/// additional_chat_templates/tool_use.jinja, or those of tokenizer_config.json. The text is empty
+/// if the folder has none. The variables are the special tokens. Throws FileError.
 ZG_API ChatTemplate folder_chat_template(const std::string& folder);
 
 struct RenderedChat {
@@ -35,23 +35,24 @@ struct RenderedChat {
     bool operator==(const Span&) const = default;
   };
   std::string text;
-  /// The messages of the role assistant, each with what the template writes behind it. Empty spans
-  /// are those of messages that the template writes in another way once others follow.
+  /// The messages of the role assistant, each with the text that the template writes after it. The
+  /// span is empty if the template writes the message differently when other messages follow.
   std::vector<Span> answers = {};
 };
 
 /// Renders chats as transformers 5 does: by jinja2, a package of Python, which refuses attributes
-/// that begin with _ and changes of values. It runs in a child process, which has no environment,
-/// opens no files, and has 512 MiB of memory, for each text 2^22 characters, and for each chat some
-/// seconds of processor time and 20 ms a message. That ends with this object or, after the chat
-/// that it renders, with this process.
+/// that begin with _ and changes of values. It runs in a child process, which gets only PATH and
+/// HOME of the environment and cannot open files. The limits are 512 MiB of memory, 2^22 characters
+/// for a text, and for a chat `seconds` of processor time plus 20 ms a message. The child process
+/// ends with this object. If this process ends first, the child ends after the current chat.
 ///
-/// A template that has {% generation %} marks the answers. Otherwise message i begins where the
-/// text of the messages before it ends, with add_generation_prompt, and ends where the text of
-/// messages 0 to i ends. Where the whole text does not begin with both, the message is what changes
-/// in the whole text with the content of message i, with what follows it there as in the text of
-/// messages 0 to i. If the message itself is another there, such as without its thoughts, its span
-/// is empty.
+/// A template that has {% generation %} marks the answers. For other templates the span of message
+/// i is found by two more texts: the prompt, of messages 0 to i - 1 with add_generation_prompt, and
+/// the answered text, of messages 0 to i. If each is the begin of the next longer text, the span is
+/// from the end of the prompt to the end of the answered text. If not, the content of message i is
+/// replaced, and the span is the part of the whole text that changes, with the text that follows
+/// that part in the answered text. If this part is different in the two texts, such as without its
+/// thoughts, the span is empty.
 class ZG_API ChatRenderer {
  public:
   enum class Text : uint8_t {
@@ -66,7 +67,7 @@ class ZG_API ChatRenderer {
 
   /// `row` is a JSON object. The template gets its "messages", "tools", "documents" and
   /// "chat_template_kwargs" as transformers passes them on. Throws FileError, with a message that
-  /// begins with `place`, where the template refuses them or comes to a limit.
+  /// begins with `place`, if the template refuses them or exceeds a limit.
   RenderedChat render(const std::string& row, const std::string& place);
 
  private:

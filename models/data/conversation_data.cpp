@@ -27,7 +27,7 @@ struct ConversationDataset::Samples {
 
 namespace {
 
-/// The sample's tokens that a conversation takes.
+/// The number of a sample's tokens that a conversation takes.
 int64_t length_of(const Conversation& conversation) {
   return static_cast<int64_t>(conversation.tokens.size()) - 1;
 }
@@ -85,7 +85,7 @@ void ConversationDataset::Samples::pack(int64_t block_size, Order order) {
 
 std::vector<std::vector<int64_t>> best_fit(std::span<const int64_t> lengths, int64_t capacity) {
   std::vector<std::vector<int64_t>> bins;
-  std::set<std::pair<int64_t, int64_t>> rooms;  // the room in a bin, and its number
+  std::set<std::pair<int64_t, int64_t>> rooms;  // the room in a bin, and the bin's index
   for (size_t i = 0; i < lengths.size(); ++i) {
     if (lengths[i] < 1 || lengths[i] > capacity)
       throw ConfigError(fmt::format("best_fit: length {} is {}; expected 1 to the capacity {}", i,

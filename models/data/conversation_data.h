@@ -14,7 +14,7 @@
 #include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/api.h"
 
-// Conversations for supervised fine-tuning of a decoder: the loss is on responses alone.
+// Conversations for supervised fine-tuning of a decoder: the loss is only on responses.
 namespace zg::models {
 
 /// The tokens of a prompt and its response, or of a chat.
@@ -32,16 +32,15 @@ struct ChatFormat {
     bool operator==(const Role&) const = default;
   };
   std::string first;                       ///< begins a chat: "<s>"
-  std::map<std::string, Role> roles;       ///< of "assistant", contents and suffixes are targets
-  std::optional<ChatTemplate> jinja = {};  ///< then first and roles are empty
+  std::map<std::string, Role> roles;       ///< targets: contents and suffixes of "assistant"
+  std::optional<ChatTemplate> jinja = {};  ///< if set, first and roles are empty
   bool operator==(const ChatFormat&) const = default;
 };
 /// Reads {"first": "...", "system": ["<|im_start|>system\n", "<|im_end|>\n"], "user": [...],
-/// "assistant": [...]}: a prefix and a suffix for each role. "first" may be left out. Or a
-/// template:
-/// {"template": "...", "tool_template": "...", "variables": {...}, "date": "2024-07-26"}, as in
-/// ChatTemplate. Throws FileError, with a message that begins with `path`, for other JSON and
-/// without an assistant.
+/// "assistant": [...]}: a prefix and a suffix for each role. "first" may be left out. Or reads a
+/// template: {"template": "...", "tool_template": "...", "variables": {...}, "date": "2024-07-26"},
+/// as in ChatTemplate. Throws FileError, with a message that begins with `path`, for other JSON and
+/// for roles without "assistant".
 ZG_API ChatFormat chat_format(const std::string& json, const std::string& path);
 ZG_API std::string chat_format_json(const ChatFormat& format);  ///< chat_format() reads it
 
@@ -50,7 +49,7 @@ struct ConversationFileOptions {
   std::function<EncodedText(const std::string& text)> encode;
   std::vector<int32_t> first = {};  ///< begins a prompt: TokenizerParts::around.before
   std::optional<int32_t> end = {};  ///< ends the response to a prompt, as a target
-  std::string end_text = {};        ///< the text that is encoded as `end`; empty: none is
+  std::string end_text = {};        ///< the text that is encoded as `end`; empty: none
   std::optional<ChatFormat> chat = {};
   /// Put between a text that is learned and one that is not. Empty for a tokenizer.
   std::string separator = {};
@@ -77,16 +76,16 @@ ZG_API Conversation conversation_of(const RenderedConversation& rendered,
 /// "Hi"}, {"role": "assistant", "content": "Hello"}]}. Empty lines are left out. A prompt and its
 /// response are one text, as are the messages of a chat. As in TRL's SFTTrainer, `end_text` follows
 /// a response that does not end with it. A message with "weight": 0 (OpenAI) or "train" or
-/// "training": false (axolotl) is not learned, one with 1 or true is, whatever its role.
+/// "training": false (axolotl) is not learned. One with 1 or true is learned, whatever its role.
 ///
-/// With a template each of the answers of ChatRenderer is learned, and it gets all members.
+/// A template gets all members of a line, and each answer of ChatRenderer is learned.
 ///
 /// `note` (optional) is set to a list of members that have no effect and the number of answers that
 /// are not learned because the template changes them, or to "".
 ///
 /// Throws FileError with file and line for invalid UTF-8 and JSON, other types, roles that the
 /// format lacks, what a template refuses, and for members that are neither null nor empty and
-/// change a conversation's text or targets in a way that a format cannot say: tools, tool_calls,
+/// change a conversation's text or targets in a way that a format cannot show: tools, tool_calls,
 /// reasoning_content, name and the like; ConfigError for a file without conversations and for text
 /// that `encode` refuses; Unsupported for messages without a format.
 ZG_API std::vector<Conversation> read_conversations(const std::string& path,
@@ -101,7 +100,7 @@ ZG_API std::vector<std::vector<int64_t>> best_fit(std::span<const int64_t> lengt
 struct ConversationOptions {
   int64_t block_size = 1024;
   /// Packed: a sample has as many conversations as fit, each a document of its own
-  /// (Dataset::has_documents). Otherwise one, and padding.
+  /// (Dataset::has_documents). Not packed: a sample has one conversation, and padding.
   bool pack = true;
   /// The order of training samples. Random: longest conversations are packed first, which leaves
   /// the least padding, and each epoch shuffles the samples by (seed, epoch). Sequential: they are
@@ -115,19 +114,19 @@ struct ConversationOptions {
 };
 
 /// Conversations as samples of block_size tokens. A conversation of n tokens takes n - 1 of them,
-/// because its last token is only a target. Targets of other tokens, and of padding (token 0, a
-/// document of its own), are ignored. Which conversations a sample has depends on the data alone.
-/// A sample depends on its number only, as in every dataset.
+/// because its last token is only a target. Targets that are not learned, and those of padding
+/// (token 0, a document of its own), are ignored. The conversations that are packed together depend
+/// only on the data. A sample depends on its number only, as in every dataset.
 class ZG_API ConversationDataset final : public Dataset {
  public:
-  /// Throws ConfigError for a block size below 1, a token that is not below the vocabulary, and
-  /// without a conversation to use in either split. Each split may be empty, but not both.
+  /// Throws ConfigError for a block size below 1, for a token that is not below the vocabulary, and
+  /// if neither split has a conversation that can be used.
   ConversationDataset(std::vector<Conversation> training, std::vector<Conversation> validation,
                       const ConversationOptions& options);
   ~ConversationDataset() override;
 
-  /// The conversations of a split. What follows block_size + 1 tokens of one is dropped; without a
-  /// target before that the conversation is left out.
+  /// The conversations of a split. Tokens after the first block_size + 1 of a conversation are
+  /// dropped. If none of the first ones is a target, the conversation is left out.
   struct Counts {
     int64_t conversations = 0;  ///< that are used
     int64_t cut = 0;            ///< used in part
@@ -158,8 +157,8 @@ class ZG_API ConversationDataset final : public Dataset {
   std::unique_ptr<const Samples> training_, validation_;
 };
 
-/// Takes the last part of the conversations, to validate on. The fraction is from 0 to below 1
-/// (ConfigError); at least one conversation stays.
+/// Removes the last part of the conversations and returns it, for validation. Throws ConfigError
+/// for a fraction outside [0, 1]. At least one conversation stays, unless the fraction is 1.
 ZG_API std::vector<Conversation> split_off(std::vector<Conversation>& conversations,
                                            double fraction);
 

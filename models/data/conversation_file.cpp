@@ -29,17 +29,18 @@ using Unused = std::map<std::string, int64_t>;
 
 struct FileState {
   Unused unused = {};
-  int64_t changed = 0;  // answers that the template writes in another way in the whole chat
+  int64_t changed = 0;  // answers that the template changes because others follow
   std::unique_ptr<ChatRenderer> renderer = {};  // made for the first chat
 };
 
-/// Whether a template names a member. transformers gives thoughts all names of a template.
+/// True if a template names a member. transformers passes thoughts by several names.
 bool is_read(const std::string& jinja, const std::string& key) {
   const auto has = [&](const std::string& name) { return jinja.find(name) != std::string::npos; };
   return has(key) || (key.starts_with("reasoning") && has("thinking"));
 }
 
-/// Counts the members that are not in `used`. One that a text would have to show is refused.
+/// Counts the members that have no effect: neither in `used` nor named by the template. Throws
+/// FileError for such a member of `refused`.
 void check_members(const JsonNode& object, const std::set<std::string>& used,
                    const std::set<std::string>& refused, const std::string& jinja,
                    const std::string& prefix, Unused& unused) {

@@ -17,8 +17,9 @@ enum class Order : uint8_t { random, sequential };
 /// One micro-batch: ids and targets [B, T] i32; a target of -1 is ignored.
 struct Batch {
   Tensor ids, targets;
-  /// [B, T] i32, of a dataset whose samples have several documents: the first token of each token's
-  /// document, and the token's number in it. Absent: a sample is one document.
+  /// [B, T] i32, of a dataset whose samples have several documents: for each token, the index in
+  /// the sample of its document's first token, and its own index in the document. Absent: a sample
+  /// is one document.
   Tensor starts = {}, positions = {};
 };
 
@@ -37,11 +38,12 @@ class ZG_API Dataset {
   virtual void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const = 0;
   /// The number of targets of sample `index` that are not ignored.
   virtual int64_t targets(Split split, int64_t index) const;
-  /// The same of samples [first, first + count), for zero::TrainerTask::targets.
+  /// The sum of targets() of samples [first, first + count), for zero::TrainerTask::targets.
   int64_t count_targets(Split split, int64_t first, int64_t count) const;
   /// True: a sample has several documents, and batch() makes starts and positions.
   virtual bool has_documents() const { return false; }
-  /// Writes, for each of block_size tokens, the first token of its document. 0: one document.
+  /// Writes, for each of block_size tokens, the index of its document's first token. This one
+  /// writes 0: one document.
   virtual void document_starts(Split split, int64_t index, int32_t* starts) const;
   /// For a task with questions and answers: number of ids at the beginning of a sample that are the
   /// question. The rest of its block_size + 1 tokens is the answer. 0: plain text.
@@ -73,7 +75,7 @@ ZG_API std::unique_ptr<Dataset> adder_dataset(uint64_t seed, int64_t digits = 2)
 
 struct TextOptions {
   int64_t block_size = 128;
-  /// This fraction at the end of the text; 0: no validation split; 1: all of it, for evaluation.
+  /// The part at the end of the text that is the validation split; 0: none; 1: all, for evaluation.
   double validation_fraction = 0.1;
   Order order = Order::random;  ///< order of training samples; validation is sequential
   uint64_t seed = 3407;

@@ -115,7 +115,7 @@ class DocumentDataset final : public Dataset {
     return stream.size() > 0 ? (stream.size() - 1) / block_size() : 0;
   }
 
-  /// Made at the first use. Ranks that are threads may use two epochs at the same time.
+  /// Returns an epoch, made at its first use. Ranks that are threads may use two at the same time.
   std::shared_ptr<const Epoch> epoch(int64_t number) const {
     const std::lock_guard lock(mutex_);
     for (const auto& known : epochs_)

@@ -42,9 +42,8 @@ class IndexedDataset {
 
   int64_t sequences() const { return static_cast<int64_t>(sizes_.size()); }
   int64_t size(int64_t sequence) const { return sizes_[static_cast<size_t>(sequence)]; }
-  const std::string& path() const {
-    return data_.path();
-  }  ///< path of the token file, for error messages
+  /// The path of the token file, for error messages.
+  const std::string& path() const { return data_.path(); }
 
   /// Reads tokens of a sequence from `begin` on; the range must be within it. Throws FileError for
   /// a token that is negative or too large for int32. Several threads may call it at once.

@@ -19,7 +19,7 @@ struct TokenPair {
 struct PairFileOptions {
   std::string source_key = "source", target_key = "target";  ///< members of each line's object
   /// Tokens; the end of a longer source or target is dropped, as transformers' truncation=True
-  /// does. An encoder that ends a text with a token has to count it: see `encode`.
+  /// does. An `encode` that appends a token to the text must count it.
   int64_t max_source = 128, max_target = 128;
   std::string source_prefix = {};  ///< before the text of each source
 };
@@ -34,7 +34,7 @@ ZG_API std::vector<TokenPair> read_pairs(
     const PairFileOptions& options = {});
 
 struct PairOptions {
-  /// This fraction of the pairs, from the end; 0: no validation split.
+  /// The part at the end of the pairs that is the validation split; 0: none.
   double validation_fraction = 0.1;
   Order order = Order::random;  ///< order of training samples; validation is sequential
   uint64_t seed = 3407;
@@ -45,7 +45,8 @@ struct PairOptions {
 /// shuffled by (seed, epoch).
 class ZG_API PairDataset {
  public:
-  /// Throws ConfigError for a fraction outside [0, 1), or if no pair is left to train on.
+  /// Throws ConfigError for a fraction outside [0, 1], or if one below 1 leaves no pair to train
+  /// on.
   explicit PairDataset(std::vector<TokenPair> pairs, const PairOptions& options = {});
 
   int64_t epoch_samples(Split split) const;
@@ -58,10 +59,10 @@ class ZG_API PairDataset {
     bool operator==(const Lengths&) const = default;
   };
   /// The longest source and target of samples [first, first + count). Pad every micro-batch of a
-  /// step to those of all of the step's samples: then all ranks have one shape, and the shape does
+  /// step to the lengths of the whole step. Then all ranks have the same shape, and the shape does
   /// not depend on how ranks divide the step.
   Lengths longest(Split split, int64_t first, int64_t count) const;
-  Lengths longest() const;     ///< of all pairs: a plan without steps of its own takes these
+  Lengths longest() const;     ///< of all pairs, for a plan without steps
   int64_t vocabulary() const;  ///< the largest token plus 1
 
  private:

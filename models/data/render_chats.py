@@ -1,6 +1,6 @@
-"""Renders chats for models/data/chat_template.cpp, which has this text. It does what transformers 5 does in
+"""Renders chats for models/data/chat_template.cpp, which contains this program. It does what transformers 5 does in
 utils/chat_template_utils.py. The first line of stdin has the template, its variables and the limits; each further line
-is a row of data. A line of JSON answers each. For Python 3.10 and jinja2 3.1.
+is a row of data. The answer to each line is a line of JSON. For Python 3.10 and jinja2 3.1.
 """
 import datetime, json, os, re, resource, signal, sys
 
@@ -105,7 +105,7 @@ def text_or_none(messages, prompts=False):
 
 
 def longest(most, holds):
-    """The largest number up to `most` for which a condition holds that holds for all smaller ones."""
+    """The largest number up to `most` for which `holds` is true. It must then be true for all smaller ones."""
     least = 0
     while least < most:
         middle = (least + most + 1) // 2
@@ -114,14 +114,14 @@ def longest(most, holds):
 
 
 def changed_part(text, instead):
-    """Begin and end of the part of a text that another one has otherwise."""
+    """Begin and end of the part of `text` that differs in `instead`."""
     shorter = min(len(text), len(instead))
     begin = longest(shorter, lambda size: text.startswith(instead[:size]))
     return begin, len(text) - longest(shorter - begin, lambda size: text.endswith(instead[len(instead) - size:]))
 
 
 def added_behind(prompt, answered):
-    """What stands between a prompt and the content of its answer, which is `other`: a space, empty thoughts. None: the
+    """The text between a prompt and the content of its answer, which is `other`: a space, empty thoughts. None: the
     answered text does not begin with the prompt.
     """
     if prompt is None or answered is None or not answered.startswith(prompt) or other not in answered[len(prompt):]:
@@ -145,8 +145,8 @@ def span_of(messages, i, text):
     prompt = text_or_none(messages[:i], prompts=True)
     if prompt is not None and until.startswith(prompt) and text.startswith(until):
         return len(prompt), len(until)
-    # The message's own text is what changes with its content, or with the name of a function that it calls: some
-    # templates demand that calls and results take turns.
+    # The message's own text is the part that changes with its content, or with the name of a function that it calls,
+    # because some templates refuse a result that does not follow a call.
     for message in changes_of(messages[i]):
         changed = [*messages[:i], message]
         until_changed, text_changed = text_or_none(changed), text_or_none(changed + messages[i + 1:])
@@ -159,7 +159,7 @@ def span_of(messages, i, text):
     if until[begin:end].strip() != text[begin_now:end_now].strip() or not text.startswith(until[end:], end_now):
         return 0, 0
     added = added_behind(prompt, until_changed)
-    if added is None:  # the prompt has something that the answered text has not: look at the shortest chat
+    if added is None:  # the answered text does not begin with the prompt: use the shortest chat
         shortest = [{"role": "user", "content": "x"}, message]
         added = added_behind(text_or_none(shortest[:1], prompts=True), text_or_none(shortest)) or ""
     kept = len(added) if text.endswith(added, 0, begin_now) else 0
@@ -168,7 +168,7 @@ def span_of(messages, i, text):
 
 def answer(line):
     row, messages = json.loads(line), []
-    start_clock(row["messages"])  # one for all its texts: the first messages are rendered again for each answer
+    start_clock(row["messages"])  # one limit for all texts of the row
     for message in row["messages"]:
         message = {key: value for key, value in message.items() if value is not None}
         if thought := [message[key] for key in thoughts if key in message]:
@@ -213,14 +213,14 @@ def compile_it():
     return {}
 
 
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it
 signal.signal(signal.SIGPROF, signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
 task = json.loads(sys.stdin.buffer.readline())
 marks, variables, templates, written = [], {}, {}, 0
 thoughts = ("reasoning_content", "thinking", "reasoning")
 other = "\ue000"  # a content that no message has: a character of private use
-compiled("{{ '\\n' | pprint | tojson }}").render()  # imports the rest before files cannot be opened
+compiled("{{ '\\n' | pprint | tojson }}").render()  # imports the rest while files can be opened
 for kind, most in ((resource.RLIMIT_AS, task["bytes"]), (resource.RLIMIT_NOFILE, 0), (resource.RLIMIT_CORE, 0)):
     limit(kind, most)
 attempt(compile_it)

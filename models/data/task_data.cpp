@@ -20,8 +20,8 @@ void write_question(std::span<const int32_t> tokens, int64_t question_length, in
   std::fill_n(targets, question_length - 1, -1);
 }
 
-// Philox, because every digit changes every bit of its result; the low bits of FNV depend on low
-// bits only.
+// True for a sequence of the validation split. The hash is Philox, because every digit changes
+// every bit of its result; the low bits of FNV depend on low bits only.
 bool held_out(std::span<const int32_t> sequence, int64_t digits) {
   uint64_t number = 0;
   for (int32_t digit : sequence)

@@ -52,7 +52,7 @@ void expect(const std::string& path, const char* what, int64_t expected, int64_t
                                 expected, got));
 }
 
-/// Returns the bytes of a token.
+/// Checks a file's header and size. Returns the number of bytes of a token.
 int64_t check(const std::string& path, const TokenFileHeader& header, int64_t file_bytes) {
   const bool wide = header[0] == wide_token_file_magic;
   if (!wide) expect(path, "magic number", token_file_magic, header[0]);

@@ -17,8 +17,8 @@ enum class GGUFType : uint8_t {
   f32,
   f16,
   bf16,
-  /// Blocks of 32 elements of a row: a scale d in f16 and 32 i8, x = d q. A matrix whose rows 32
-  /// does not divide is f16.
+  /// Blocks of 32 elements of a row: a scale d in f16 and 32 integers q in i8; an element is d q. A
+  /// matrix whose row length is not a multiple of 32 is f16.
   q8_0
 };
 inline constexpr GGUFType all_gguf_types[] = {GGUFType::f32, GGUFType::f16, GGUFType::bf16,
@@ -51,17 +51,18 @@ struct GGUFResult {
 };
 
 /// Writes a Llama, Mistral, Qwen2 or Qwen3 (SmolLM2 is a Llama) as one GGUF file. An older file is
-/// replaced when all is written. A few MiB of one tensor are in memory at a time if `weights` can
-/// be read in ranges or slices, else one tensor. Only one rank calls it, and not in a plan.
+/// replaced when all is written. If `weights` can be read in ranges or slices, a few MiB of one
+/// tensor are in memory at a time; if not, one tensor. Only one rank calls it, and not in a plan.
 ///
-/// Throws Unsupported, with the field, for a model that llama.cpp does not compute: GPT-2, BLOOM,
-/// what hf_json() refuses, a Qwen2 with a head size of its own, a Qwen with Llama 3's rope, yarn
-/// with other ramps than llama.cpp's; and, with the key, for a tokenizer that llama.cpp does not
-/// have. Throws FileError if the weights do not fit the model, a value does not fit the type, the
-/// tokenizer is invalid, or the file cannot be written.
+/// Throws Unsupported, with the field, for a model that llama.cpp does not compute or that is not
+/// written: another family, what hf_json() refuses, a Qwen2 whose head size is not width / heads, a
+/// Qwen with Llama 3's scaling of rotary positions, yarn with other ramps than llama.cpp's. Throws
+/// it, with the key, for a tokenizer that llama.cpp does not have. Throws FileError if the weights
+/// do not fit the model, a value does not fit the type, the tokenizer is invalid, or the file
+/// cannot be written.
 ///
-/// llama.cpp gives these architectures no sliding window. For a model with one the file's
-/// context_length is at most the window, within which both are equal.
+/// llama.cpp has no sliding window for these architectures. If the model has one, the file's
+/// context_length is at most the window. Up to that length llama.cpp computes the same.
 ZG_API GGUFResult save_gguf(const WeightSource& weights, const HFModel& model,
                             const std::string& file, const GGUFOptions& options = {});
 

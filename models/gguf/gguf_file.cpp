@@ -187,8 +187,8 @@ std::vector<std::byte> gguf_values(GGUFType type, std::span<const float> values,
 struct GGUFWriterState {
   File file;
   std::vector<GGUFTensor> tensors;
-  size_t next = 0;      // the tensor that the next values belong to
-  int64_t written = 0;  // its values so far
+  size_t next = 0;      // index of the tensor to write
+  int64_t written = 0;  // number of values of that tensor that are written
 };
 
 GGUFWriter::GGUFWriter(const std::string& path, const GGUFMetadata& metadata,

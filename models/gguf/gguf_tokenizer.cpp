@@ -16,8 +16,8 @@
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
 
-// A tokenizer.json as the keys of GGUF. llama.cpp knows a fixed list of ways to split a text, each
-// by a name; a tokenizer that splits otherwise is refused, because llama.cpp would give other ids.
+// Converts a tokenizer.json to keys of GGUF. llama.cpp has a fixed list of named ways to split a
+// text. A tokenizer that splits in another way is refused: llama.cpp would give other ids.
 namespace zg::models {
 namespace {
 
@@ -42,7 +42,8 @@ constexpr const char* digit_split = R"(\p{N})";
 
 bool is_null(const JsonNode& node) { return node.value.is_null(); }
 
-/// Added tokens that convert_hf_to_gguf.py takes for control tokens although no file marks them.
+/// True for an added token that convert_hf_to_gguf.py treats as a control token, although its file
+/// does not mark it as special.
 bool looks_special(std::string_view text) {
   for (const char* known : {"<pad>", "<mask>", "<2mass>", "[@BOS@]"})
     if (text == known) return true;
@@ -52,8 +53,8 @@ bool looks_special(std::string_view text) {
   return false;
 }
 
-/// The tokens of a file by id, with the types of convert_hf_to_gguf.py. Ids of the model that the
-/// file does not have are unused tokens; tokens beyond the model's are left out.
+/// The tokens of a tokenizer.json by id, with the types of convert_hf_to_gguf.py. An id of the
+/// model that the file lacks becomes an unused token. Tokens with larger ids are left out.
 class GGUFVocabulary {
  public:
   GGUFVocabulary(const JsonNode& file, int64_t model_vocabulary) {
@@ -105,7 +106,7 @@ class GGUFVocabulary {
     const bool is_special = token.at("special").flag(false) || looks_special(text);
     add(text, is_special ? control : user_defined, id);
     if (is_special || beyond.contains(text)) return;
-    std::string& written = texts[static_cast<size_t>(id.id())];  // llama.cpp's has plain spaces
+    std::string& written = texts[static_cast<size_t>(id.id())];  // llama.cpp has plain spaces
     for (size_t at = 0; (at = written.find(space, at)) != std::string::npos;)
       written.replace(at, std::string_view(space).size(), " ");
   }
@@ -135,7 +136,7 @@ std::pair<std::string, std::string> merge_of(const JsonNode& node) {
 
 // --- byte-level BPE ---
 
-/// llama.cpp's name of the way in which a text is split into words.
+/// llama.cpp's name for the way in which a pre_tokenizer splits a text into words.
 std::string splitter_name(const JsonNode& node, bool ignores_merges) {
   std::vector<JsonNode> members;
   if (node.has_type("Sequence"))
@@ -174,7 +175,7 @@ std::string splitter_name(const JsonNode& node, bool ignores_merges) {
   refuse(first.at("pattern"), known);
 }
 
-/// Accepts none, and Unicode's composition, which llama.cpp leaves out.
+/// Accepts no normalizer, and NFC, which llama.cpp does not apply.
 void check_byte_level_normalizer(const JsonNode& node, std::vector<std::string>& notes) {
   if (is_null(node)) return;
   if (node.has_type("Sequence")) {
@@ -209,8 +210,7 @@ void add_byte_level(const JsonNode& file, const GGUFVocabulary& vocabulary, GGUF
 
 // --- SentencePiece's BPE ---
 
-/// True if spaces become SentencePiece's character and one is put before the text; false: without
-/// the latter.
+/// Requires that spaces become SentencePiece's character. True if one is also put before the text.
 bool prepends_space(const JsonNode& file) {
   const JsonNode normalizer = file.at("normalizer"), splitter = file.at("pre_tokenizer");
   std::vector<JsonNode> steps;
@@ -241,11 +241,11 @@ bool prepends_space(const JsonNode& file) {
   return splitter.at("prepend_scheme").text() != "never";
 }
 
-constexpr size_t max_token_bytes = 1024;  // each token is looked up at each of its characters
+constexpr size_t max_token_bytes = 1024;  // scores_of() splits a token at each of its characters
 
-/// llama.cpp joins the two neighbours whose token has the highest score. The scores are those for
-/// which these are the neighbours with the lowest merge; SentencePiece's own are ordered so.
-/// Throws Unsupported if no scores are.
+/// llama.cpp joins the two neighbours whose joined token has the highest score. With the scores
+/// returned here it applies the merges in their order; SentencePiece's own scores have that order
+/// too. Throws Unsupported if no such scores exist.
 std::vector<float> scores_of(const JsonNode& merges, const GGUFVocabulary& vocabulary) {
   const size_t count = vocabulary.texts.size();
   std::vector<float> scores(count, -1e9f);
@@ -360,7 +360,7 @@ void add_special_tokens(const JsonNode& file, const GGUFVocabulary& vocabulary,
       metadata.add(fmt::format("tokenizer.ggml.{}_token_id", name), static_cast<uint32_t>(*id));
   };
   add("bos", around.first ? around.first : tokens.bos);
-  // llama.cpp ends a text at each of three tokens, and at those that it knows by name.
+  // llama.cpp ends a text at the tokens of these three keys, and at tokens whose text it knows.
   std::vector<int32_t> ends = tokens.eos;
   if (around.last) {
     std::erase(ends, *around.last);

@@ -142,7 +142,7 @@ std::string gguf_name(const std::string& name) {
   raise<Unsupported>("gguf: '{}' has no name in llama.cpp", name);
 }
 
-/// In byte order of the parameters' names, as their hash.
+/// The parameters in byte order of their names, which is also the order of their hash.
 std::vector<Source> sources_of(const GPTConfig& config, GGUFType type) {
   std::vector<Source> sources;
   const bool permutes = architecture_of(config) == "llama";
@@ -174,7 +174,7 @@ std::vector<float> permuted(std::span<const float> values, int64_t rows_of_head,
   return result;
 }
 
-/// The rows of a slice; absent: they cannot be read alone.
+/// The rows of a slice; absent: the source reads only whole parameters.
 std::optional<std::vector<float>> read_rows(const WeightSource& weights, const std::string& name,
                                             const Slice& slice) {
   if (weights.read_range) {
@@ -204,7 +204,7 @@ void write_parameter(const WeightSource& weights, const Source& source, GGUFWrit
     const Slice slice{
         .extent = rows, .begin = begin, .rows = std::min(step, rows - begin), .inner = columns};
     const auto part = read_rows(weights, source.parameter, slice);
-    if (!part) return write(weights.read(source.parameter));  // known from the first rows on
+    if (!part) return write(weights.read(source.parameter));  // only at `begin` 0
     write(*part);
   }
 }

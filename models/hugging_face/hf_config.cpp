@@ -18,7 +18,7 @@ namespace zg::models {
 namespace {
 
 using nlohmann::json;
-/// A family's config.json, with transformers' values for keys that it lacks.
+/// The key map of a family's config.json, with transformers' values for keys that a file lacks.
 struct DecoderMap : HFMap<GPTConfig> {
   SpecialTokens tokens = {};
   std::vector<std::string> dropouts = {};  ///< keys of GPTConfig::dropout, which must be equal
@@ -60,7 +60,7 @@ DecoderMap gpt2_map() {
           0.1};
 }
 
-/// Published files have the second of two names; transformers writes the first.
+/// In a row with two keys, published files have the second, and transformers writes the first.
 DecoderMap bloom_map() {
   return {{{hf_row("width", &GPTConfig::width, {"hidden_size", "n_embed"}, 64),
             hf_row("layers", &GPTConfig::layers, {"n_layer", "num_hidden_layers"}, 2),
@@ -70,7 +70,7 @@ DecoderMap bloom_map() {
             hf_row(nullptr, &GPTConfig::tied, {"tie_word_embeddings"}, true),
             {nullptr, "pretraining_tp",
              [](const JsonNode& theirs, GPTConfig& config) {
-               // With several parts transformers leaves out biases here.
+               // With several parts and slow_but_exact transformers omits the biases.
                if (theirs.at("pretraining_tp").count(1) > 1)
                  theirs.at("slow_but_exact").require(false);
                theirs.at("n_inner").require(4 * config.width);
@@ -110,7 +110,7 @@ struct LlamaAbsent {
   bool tied = false;
 };
 
-/// Rows of Llama's families, without rotary positions and window.
+/// The key map of one of Llama's families. `own` has its rows of rotary positions and window.
 DecoderMap llama_map(Family family, const LlamaAbsent& absent, std::vector<DecoderKey> own) {
   const int64_t kv_heads = absent.kv_heads;
   DecoderMap map{
@@ -124,7 +124,7 @@ DecoderMap llama_map(Family family, const LlamaAbsent& absent, std::vector<Decod
         hf_positions(absent.positions),
         {"block_size", "max_position_embeddings",
          [kv_heads](const JsonNode& theirs, GPTConfig& config) {
-           // null: as many as heads
+           // An absent key has the family's default; null stands for the number of heads.
            if (!theirs.value.contains("num_key_value_heads")) config.kv_heads = kv_heads;
            config.kv_heads = kv_heads_of(config);
            if (config.head_size * config.heads == config.width) config.head_size = 0;
@@ -140,7 +140,7 @@ DecoderMap llama_map(Family family, const LlamaAbsent& absent, std::vector<Decod
   return map;
 }
 
-/// Llama has a switch for the biases of attention.
+/// Reads attention_bias as a setting. The other families require one value of it.
 DecoderMap with_bias(DecoderMap map) {
   map.required.erase("attention_bias");
   map.fixed["mlp_bias"] = false;
@@ -251,7 +251,7 @@ SpecialTokens hf_tokens(const JsonNode& theirs, const SpecialTokens& absent, int
           .eos = known("eos_token_id", absent.eos)};
 }
 
-/// One dropout for all keys, or a note that names them.
+/// Sets the dropout from the first key. If the keys have different values, `dropouts` lists them.
 void read_dropouts(const DecoderMap& map, const JsonNode& theirs, HFModel& model) {
   double first = -1.0;
   for (const std::string& key : map.dropouts) {
@@ -293,8 +293,8 @@ HFModel read(const JsonNode& theirs) {
   return model;
 }
 
-/// Equal for two configs if their models compute the same: fields that stand for a default have its
-/// value, and those that concern only training or the length of a run have none.
+/// A form of the config that is equal for two models that compute the same. Fields that are 0 for a
+/// default get the default's value. Fields that concern only training or lengths get a fixed value.
 GPTConfig model_of(GPTConfig config) {
   config.kv_heads = kv_heads_of(config);
   config.head_size = head_size_of(config);

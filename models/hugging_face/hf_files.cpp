@@ -37,7 +37,7 @@ void require_tensors_of_blocks(const SafetensorsFolder& folder, int64_t blocks) 
 
 namespace {
 
-/// Maps short names to those of the folder.
+/// Maps the short name of each tensor to its name in the folder.
 std::map<std::string, std::string> short_names(const SafetensorsFolder& folder,
                                                const HFRequest& request) {
   std::map<std::string, std::string> names;
@@ -84,7 +84,7 @@ void require_equal_tensors(const SafetensorsFolder& folder, const std::string& h
 /// A parameter and its tensor in a folder.
 struct FoundTensor {
   HFTensor tensor;
-  std::string name;   ///< in the folder; empty: the tensor is absent and stands for zeros
+  std::string name;   ///< in the folder; empty: the tensor is absent and read as zeros
   int64_t numel = 0;  ///< of the parameter
 };
 

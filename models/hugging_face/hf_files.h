@@ -25,7 +25,8 @@ File open_hf_config(const std::string& directory);
 /// The text of a config; FileError above 1 MiB.
 std::string read_hf_text(const File& file);
 
-/// A folder's config.json and what it and generation_config.json say. `read` reads a config.
+/// A folder's open config.json, and the model that it and generation_config.json describe. `read`
+/// parses the text of a config.json.
 template <class Model>
 struct HFFolderState {
   HFFolderState(std::string folder, Model (*read)(const std::string& text, const std::string& path))
@@ -44,12 +45,12 @@ struct HFFolderState {
 /// Tensors of a folder that become the parameters of a model.
 struct HFRequest {
   std::vector<HFTensor> tensors;  ///< as the folder should have them
-  /// Parameters with fewer rows than their tensors, and their shapes: they are the first rows.
+  /// Shapes of the parameters that have only the first rows of their tensors.
   std::map<std::string, Shape> shortened = {};
   std::set<std::string> optional = {};  ///< tensors that are zeros where the folder has none
-  /// Names of one tensor, which config.json ties; the first is the parameter's. The folder has one
-  /// of them or several with equal values. (transformers 4 uses the first where they differ, and 5
-  /// each for itself.)
+  /// Names of the tensors that config.json ties; the first is the parameter's name. The folder must
+  /// have one of them, or several with equal values. (If the values differ, transformers 4 uses the
+  /// first tensor for all, and transformers 5 does not tie them.)
   std::vector<std::string> tied = {};
   /// A prefix that the folder's names may lack.
   std::string prefix = {};
@@ -58,17 +59,17 @@ struct HFRequest {
   std::string short_name(const std::string& name) const;
 };
 
-/// Throws FileError if a model has more blocks than the folder has tensors: to list the parameters
-/// of the blocks could take all memory.
+/// Throws FileError if a model has more blocks than the folder has tensors. Without this check, a
+/// list of the blocks' parameters could take all memory.
 void require_tensors_of_blocks(const SafetensorsFolder& folder, int64_t blocks);
 /// The parameters' values, read on request. FileError for a missing tensor, another shape, a dtype
-/// without floats, or tied tensors with different values.
+/// that is not floating-point, or tied tensors with different values.
 WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
                         const HFRequest& request);
 
 /// Tensors of a folder that are not parameters.
 struct HFUnused {
-  std::function<bool(const std::string& short_name)> ignored;  ///< expected: they are not mentioned
+  std::function<bool(const std::string& short_name)> ignored;  ///< true: not in the note
   std::vector<std::string> blocks;  ///< short names of parameters of blocks begin with one of these
   std::string model;                ///< for errors: "GPT-2 of 2 blocks"
 };
@@ -77,7 +78,8 @@ struct HFUnused {
 std::string unused_hf_tensors(const SafetensorsFolder& folder, const HFRequest& request,
                               const HFUnused& unused);
 
-/// Writes DIR/model.safetensors with these tensors, and both configs. As export_hugging_face().
+/// Writes DIR/model.safetensors with these tensors, config.json and generation_config.json, and
+/// returns the hash of the weights, as export_hugging_face() does.
 std::string write_hf_folder(const WeightSource& weights, const std::vector<HFTensor>& tensors,
                             const std::string& config, const std::string& generation,
                             const std::string& directory,

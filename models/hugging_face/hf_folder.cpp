@@ -46,7 +46,7 @@ std::vector<float> transposed(std::span<const float> values, int64_t rows, int64
 
 namespace {
 
-/// Compares all but the longest sequence and the dropout, which a program can change.
+/// Compares all fields except block_size and dropout, which a program can change.
 bool is_same_model(const GPTConfig& a, GPTConfig b) {
   b.block_size = a.block_size;
   b.dropout = a.dropout;
@@ -72,8 +72,8 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
   GPTConfig whole = model;
   whole.block_size = state_->model.config.block_size;
   const auto folder = std::make_shared<SafetensorsFolder>(path);
-  // Otherwise the weights could belong to another model that a process has exported there
-  // meanwhile.
+  // Without this check the weights could belong to another model, which a process has exported
+  // there meanwhile.
   if (!state_->config.has_its_path() || !is_same_model(state_->model.config, model))
     throw FileError(path + ": the files were replaced while they were read; try again");
   require_tensors_of_blocks(*folder, model.layers);

@@ -13,21 +13,22 @@
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
 
-// Key maps of config.json: a model is a list of rows, and one reader and one writer take them all.
+// Key maps of config.json. Each kind of model has a list of rows; one reader and one writer process
+// every list.
 namespace zg::models {
 
 /// The shortest decimal number for a float: 0.1f gives 0.1 and not 0.100000001.
 double hf_number(float value);
-/// Token ids: one, several, or none for null.
+/// Reads the token ids of a key: a number, a list, or null for none. `absent`: those of no key.
 std::vector<int32_t> hf_ids(const JsonNode& config, const char* key, std::vector<int32_t> absent);
-/// As transformers writes ids: null, one as a number, several as a list.
+/// Token ids as transformers writes them: none as null, one as a number, several as a list.
 nlohmann::json hf_ids(const std::vector<int32_t>& tokens);
 nlohmann::json hf_id(std::optional<int32_t> token);
-/// One count that may have several keys. Those that are present must be equal.
+/// Reads a count that has several possible keys. The keys that are present must have equal values.
 int64_t hf_count(const JsonNode& config, const std::vector<const char*>& keys, int64_t absent);
 /// True for the names of the tanh approximation of GELU, of which transformers has five.
 bool is_tanh_gelu(const JsonNode& activation);
-/// gelu_erf or gelu_tanh by transformers' names.
+/// The kind of GELU (gelu_erf or gelu_tanh) that transformers gives this name.
 nn::MlpKind hf_gelu(const JsonNode& activation, nn::MlpKind absent);
 /// Sets the dtype of the weights, by the keys of transformers 5 and 4.
 void set_hf_dtype(nlohmann::json& config, DType dtype);
@@ -35,7 +36,7 @@ void set_hf_dtype(nlohmann::json& config, DType dtype);
 /// A row of a model's key map: a key of config.json, or several for one setting.
 template <class Config>
 struct HFKey {
-  const char* field;  ///< of Config, as validate() names it; null: none
+  const char* field;  ///< Config's field in messages of validate(); null: none
   const char* key;
   std::function<void(const JsonNode& theirs, Config& config)> read;
   std::function<void(nlohmann::json& written, const Config& config)> write = {};
@@ -46,8 +47,9 @@ inline float hf_value(const JsonNode& node, float absent) {
   return static_cast<float>(node.number(absent));
 }
 
-/// A row of one member. `absent` is transformers' value where config.json lacks the key. Of several
-/// keys for one setting the first is written. `shown` is the value to write, if not the member's.
+/// A row that reads and writes one member. `absent` is transformers' value if config.json lacks the
+/// key. If there are several keys, the first is written. `shown` computes the value to write; null:
+/// the member's value.
 template <class Config, class T>
 HFKey<Config> hf_row(const char* field, T Config::*member, std::vector<const char*> keys,
                      std::type_identity_t<T> absent, T (*shown)(const Config&) = nullptr) {
@@ -71,7 +73,8 @@ HFKey<Config> hf_row(const char* field, T Config::*member, std::vector<const cha
 template <class Config>
 struct HFMap {
   std::vector<HFKey<Config>> keys;
-  /// Objects with keys whose other values would be another model: written, or left out as absent.
+  /// Keys that must have these values if they are present: with other values the file describes
+  /// another model. `fixed` is written to a new file, `required` is not.
   nlohmann::json fixed = nlohmann::json::object(), required = nlohmann::json::object();
 
   void read(const JsonNode& theirs, Config& config) const {
@@ -96,17 +99,17 @@ using DecoderKey = HFKey<GPTConfig>;
 /// A family's keys of rotary positions and transformers' values for absent ones.
 struct RopeKeys {
   const char *theta = "rope_theta", *share = "partial_rotary_factor";
-  std::optional<double> rotated_share = {};  ///< absent: only 1
+  std::optional<double> rotated_share = {};  ///< if the key is absent; none: only 1 is valid
   double theta_absent = 1e4;
-  const char* local_theta = nullptr;  ///< of layers with a window, 1e4 if absent; null: no such key
-  bool has_longrope = false;          ///< the only scaling
+  const char* local_theta = nullptr;  ///< for layers with a window (absent: 1e4); null: no key
+  bool has_longrope = false;          ///< longrope is the only scaling
 };
 /// Rotary positions: `rope_scaling` of transformers 4, or `rope_parameters` of 5.
 DecoderKey hf_rope(const RopeKeys& keys = {});
 /// Which keys a family has for its sliding window.
 enum class WindowKeys : uint8_t { none, one, qwen };
 DecoderKey hf_window(WindowKeys keys, int64_t absent = 0);
-/// Gemma's: every layer of some number has none.
+/// Gemma 3's sliding window, which every window_period-th layer lacks.
 DecoderKey hf_window_period();
 
 /// GELU in one of its forms.

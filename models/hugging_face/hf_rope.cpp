@@ -15,12 +15,12 @@ using nlohmann::json;
 
 namespace {
 
-/// The name of a scaling, under the key of new files or of old ones.
+/// The name of a scaling, whose key is rope_type in new files and type in old ones.
 JsonNode type_of(const JsonNode& scaling) {
   return scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
 }
 
-/// 0: the default.
+/// The attention factor; 0 stands for the default.
 double attention_factor_of(const JsonNode& scaling) {
   const JsonNode factor = scaling.at("attention_factor");
   const double value = factor.number(0.0);
@@ -28,8 +28,8 @@ double attention_factor_of(const JsonNode& scaling) {
   return value;
 }
 
-/// Phi-3's, which has three names there. `original`: where the model was trained, which
-/// transformers reads outside of the scaling.
+/// Reads Phi-3's scaling, which files name longrope, su or yarn. `original`: the positions of the
+/// training, which transformers reads outside of the scaling.
 void read_longrope(const JsonNode& original, const JsonNode& scaling, GPTConfig& config) {
   RopeOptions& rope = config.rope;
   const JsonNode type = type_of(scaling);
@@ -61,8 +61,8 @@ void read_longrope(const JsonNode& original, const JsonNode& scaling, GPTConfig&
   rope.attention_factor = attention_factor_of(scaling);
 }
 
-/// `rope_scaling` of transformers 4 (`type` or `rope_type`), or `rope_parameters` of 5. A key is
-/// required where transformers requires it: another value would be another model.
+/// Reads `rope_scaling` of transformers 4 (`type` or `rope_type`), or `rope_parameters` of 5. A key
+/// is required if transformers requires it, because a default could describe another model.
 void read_rope(const RopeKeys& keys, const JsonNode& theirs, GPTConfig& config) {
   RopeOptions& rope = config.rope;
   const JsonNode all = theirs.at("rope_parameters");
@@ -70,7 +70,7 @@ void read_rope(const RopeKeys& keys, const JsonNode& theirs, GPTConfig& config) 
   const JsonNode newer = is_newer && keys.local_theta ? all.at("full_attention") : all;
   const JsonNode scaling = is_newer ? newer : theirs.at("rope_scaling");
   if (!scaling.value.is_null() && !scaling.value.is_object()) scaling.fail("an object");
-  // Which of two values counts depends on the version of transformers.
+  // If both keys are present, the one that is used depends on the version of transformers.
   const JsonNode older = theirs.at("rope_scaling");
   if (is_newer && !older.value.is_null() && older.value != newer.value)
     older.refuse("it absent, or equal to rope_parameters");
@@ -148,7 +148,7 @@ int64_t window_of(const JsonNode& theirs, WindowKeys keys, int64_t absent, int64
   }
   if (keys == WindowKeys::one)
     return theirs.value.contains("sliding_window") ? window.count(0) : absent;
-  if (keys == WindowKeys::none) return 0;  // transformers does not look at it
+  if (keys == WindowKeys::none) return 0;  // transformers ignores the key
   // layer_types has the kind of attention of each layer. Without it layers from max_window_layers
   // on have the window.
   const JsonNode uses = theirs.at("use_sliding_window");
@@ -169,12 +169,12 @@ int64_t window_of(const JsonNode& theirs, WindowKeys keys, int64_t absent, int64
   return with_window > 0 ? size : 0;
 }
 
-/// In the keys of transformers 4, which 5 reads, too.
+/// The value of rope_scaling, with the keys of transformers 4, which transformers 5 also reads.
 json rope_scaling_of(const GPTConfig& config) {
   const RopeOptions& rope = config.rope;
   if (rope.scaling == RopeScaling::none) return nullptr;
   if (rope.scaling == RopeScaling::longrope) {
-    json longrope = {{"type", "longrope"},  // transformers 4 takes these three keys alone
+    json longrope = {{"type", "longrope"},  // transformers 4 accepts only these keys
                      {"short_factor", rope.short_factors},
                      {"long_factor", rope.long_factors}};
     if (rope.factor !=

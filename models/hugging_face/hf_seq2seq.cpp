@@ -26,7 +26,7 @@ Seq2SeqDefaults defaults_of(Seq2SeqFamily family) {
   return {8008, 128, 2560, 10240, 32, 2, 24};
 }
 
-/// A number from 0 on.
+/// An integer of 0 or more.
 int64_t whole_number(const JsonNode& node, int64_t absent) {
   if (node.value.is_null()) return absent;
   if (!node.value.is_number_unsigned() ||
@@ -117,8 +117,7 @@ Seq2SeqConfig read_config(const JsonNode& theirs) {
   return config;
 }
 
-/// The keys of generation that change what transformers generates and that BeamOptions does not
-/// have.
+/// The keys that change the ids that transformers generates, and that BeamOptions cannot represent.
 std::string note_on_generation(const JsonNode& theirs) {
   const bool samples = theirs.at("do_sample").flag(false);
   const bool searches = theirs.at("num_beams").count(1) > 1;
@@ -146,7 +145,7 @@ std::string note_on_generation(const JsonNode& theirs) {
   return join(keys, ", ");
 }
 
-/// The sampling of do_sample.
+/// The sampling options, which apply if do_sample is true.
 SamplingOptions sampling_of(const JsonNode& theirs) {
   return {.temperature = theirs.at("temperature").number(1.0),
           .top_k = whole_number(theirs.at("top_k"), 50),
@@ -154,7 +153,7 @@ SamplingOptions sampling_of(const JsonNode& theirs) {
           .min_p = theirs.at("min_p").number(0.0)};
 }
 
-/// The keys of generation; `absent` has the model's tokens.
+/// Reads the keys that control generation; `absent` has the values of absent token keys.
 BeamOptions read_generation(const JsonNode& theirs, const BeamOptions& absent) {
   BeamOptions options;
   options.beams = theirs.at("num_beams").count(1);
@@ -255,7 +254,7 @@ HFGeneration hf_generation(const std::string& text, const std::string& path,
 
 void read_hf_generation(const std::string& text, const std::string& path, HFSeq2Seq& model) {
   BeamOptions absent = tokens_of(model.config);
-  // transformers takes only decoder_start_token_id from config.json here.
+  // If this file is present, transformers takes no forced tokens from config.json.
   absent.forced_bos = {};
   absent.forced_eos = {};
   HFGeneration read = hf_generation(text, path, absent);

@@ -17,21 +17,22 @@ namespace zg::models {
 
 struct HFSeq2Seq {
   Seq2SeqConfig config;
-  /// How generate() of transformers generates: by generation_config.json, or where the folder has
-  /// none, by the keys of config.json.
+  /// The options of transformers' generate(), from generation_config.json, or from config.json if
+  /// the folder has no generation_config.json.
   BeamOptions generation;
   std::string generation_json = {};  ///< the text of generation_config.json; empty: none
   std::string generation_note = {};  ///< HFGeneration::note
 };
 
-/// How generate() of transformers generates.
+/// The options of a generation_config.json.
 struct HFGeneration {
   BeamOptions options;            ///< `sampling` is set where do_sample is true and beams is 1
   std::optional<bool> do_sample;  ///< as the file has it
-  std::string note;  ///< a list of keys that have an effect there and none here; empty: all have it
+  /// A list of the keys that change what transformers generates but have no effect here; may be "".
+  std::string note;
 };
-/// Reads a generation_config.json. `absent`: the tokens of keys that it does not have. Throws
-/// FileError with the key for an invalid value.
+/// Reads a generation_config.json. `absent` has the values of absent token keys. Throws FileError
+/// with the key for an invalid value.
 ZG_API HFGeneration hf_generation(const std::string& json, const std::string& path,
                                   const BeamOptions& absent);
 
@@ -50,8 +51,8 @@ ZG_API void read_hf_generation(const std::string& json, const std::string& path,
 /// Throws Unsupported, with the field, for a model that transformers does not have: a BlenderBot
 /// with norms behind the layers, a BART with another position_offset, ...
 ZG_API std::string hf_json(const Seq2SeqConfig& config, DType dtype = DType::f32);
-/// Returns a generation_config.json with these options. `read`: the text of one whose other members
-/// are kept, such as temperature.
+/// Returns a generation_config.json with these options. `read`: the text of an older file, whose
+/// other members, such as temperature, are kept.
 ZG_API std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& options,
                                       const std::string& read = {});
 
@@ -77,9 +78,8 @@ class ZG_API Seq2SeqFolder {
   const HFSeq2Seq& model() const;
   /// The folder's tensors. Position tables are cut to the positions of `model`; final_logits_bias
   /// is 0 where the folder has none. Throws FileError for a missing tensor, a wrong shape, a layer
-  /// that `model` does not have, or copies of the token table with different values. Any copy
-  /// suffices. `note` (optional)
-  /// is set to a list of tensors that are not used, or to "".
+  /// that `model` does not have, or copies of the token table with different values. One copy
+  /// suffices. `note` (optional) is set to a list of tensors that are not used, or to "".
   WeightSource weights(const Seq2SeqConfig& model, std::string* note = nullptr) const;
 
  private:

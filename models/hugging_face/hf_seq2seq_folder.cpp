@@ -38,8 +38,8 @@ WeightSource Seq2SeqFolder::weights(const Seq2SeqConfig& model, std::string* not
   Seq2SeqConfig whole = model;
   whole.positions = theirs.positions;
   const auto folder = std::make_shared<SafetensorsFolder>(path);
-  // Otherwise the weights could belong to another model that a process has exported there
-  // meanwhile.
+  // Without this check the weights could belong to another model, which a process has exported
+  // there meanwhile.
   if (!state_->config.has_its_path())
     throw FileError(path + ": the files were replaced while they were read; try again");
   require_tensors_of_blocks(*folder, model.encoder_layers + model.decoder_layers);

@@ -11,9 +11,8 @@
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/storage/file_set.h"
 
-// Models in the format of Hugging Face's transformers: the classes that the rows of
-// models/gpt/family.h name. Their config.json, names and layout of their tensors, and folders with
-// these files.
+// Models in the format of Hugging Face's transformers, of the classes that models/gpt/family.h
+// names: their config.json, the names and layout of their tensors, and folders with these files.
 namespace zg::models {
 
 /// Ids with which transformers' generate() begins, ends and pads a text. Absent or empty: the model
@@ -33,10 +32,11 @@ struct HFModel {
   std::string dropouts{};
 };
 
-/// Reads a config.json. Where two keys say the same and differ, or the versions of transformers
-/// understand one differently, it is refused. Absent keys have transformers' defaults; without a
-/// model_type it is GPT-2's. Throws FileError with the key if a value is invalid, or if a key of
-/// rope_scaling is absent that transformers requires. Throws Unsupported with the key for a feature
+/// Reads a config.json. It is refused if two keys of one setting have different values, or if
+/// versions of transformers read a key differently. Absent keys have transformers' defaults; an
+/// absent model_type means GPT-2. Throws FileError with the key if a value is invalid, or if a key
+/// of rope_scaling is absent that transformers requires. Throws Unsupported with the key for a
+/// feature
 /// that GPTConfig does not have: another model_type or activation_function, another n_inner of a
 /// BLOOM, cross attention, other scales of attention, residual connections after the norm, pruned
 /// heads, quantized weights. Errors begin with `path`.
@@ -52,7 +52,7 @@ ZG_API void read_hf_generation(const std::string& json, const std::string& path,
 ZG_API std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens = {},
                            DType dtype = DType::f32);
 /// Returns a generation_config.json, which tells generate() where a text ends. `read`: the text of
-/// one whose other members are kept, such as temperature.
+/// an older file, whose other members, such as temperature, are kept.
 ZG_API std::string hf_generation_json(const SpecialTokens& tokens, const std::string& read = {});
 /// "GPT-2", "BLOOM", "Llama", ...
 ZG_API const char* hf_title(Family family);

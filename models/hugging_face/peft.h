@@ -16,24 +16,24 @@ struct PeftAdapter {
   std::string base = {};  ///< base_model_name_or_path: a folder or a name; may be empty
 };
 
-/// The layers that PEFT adapts in a model of the family where it is told none: c_attn of GPT-2,
-/// query_key_value of BLOOM, q_proj and v_proj of Llama's relatives.
+/// The layers that PEFT adapts in a model of the family if target_modules is absent: c_attn of
+/// GPT-2, query_key_value of BLOOM, q_proj and v_proj of Llama's relatives.
 ZG_API std::vector<std::string> peft_targets(Family family);
 
 /// Whether a path is a folder with an adapter_config.json.
 ZG_API bool is_peft_folder(const std::string& path);
 
 /// Reads an adapter_config.json. Throws FileError with the key for an invalid value, and
-/// Unsupported with the key for what LoraConfig cannot say: another peft_type or task_type, a
+/// Unsupported with the key for a feature that LoraConfig lacks: another peft_type or task_type, a
 /// trained bias, modules_to_save, DoRA, ranks or alphas by layer, some layers only, a pattern in
 /// place of a list of target_modules, and initial values that change the base (PiSSA, OLoRA, CorDA,
 /// LoftQ, LoRA-GA). Errors begin with `path`.
 ZG_API PeftAdapter peft_adapter(const std::string& json, const std::string& path);
-/// The same of the file in a folder.
+/// Reads the adapter_config.json in a folder, as peft_adapter() does.
 ZG_API PeftAdapter open_peft(const std::string& folder);
 
 /// The matrices in a folder, by this library's names. Throws FileError if they are not those that
-/// the model has with these adapters: one is missing, has another shape, or is left over; and
+/// the model has with these adapters: one is missing, has another shape, or is unknown; and
 /// ConfigError if a target names no layer of the model.
 ZG_API WeightSource peft_weights(const std::string& folder, const GPTConfig& model,
                                  const LoraConfig& lora);
@@ -42,7 +42,7 @@ ZG_API WeightSource peft_weights(const std::string& folder, const GPTConfig& mod
 ZG_API std::string peft_json(const GPTConfig& model, const PeftAdapter& adapter);
 
 /// Writes DIR/adapter_config.json and DIR/adapter_model.safetensors (f32); older files of these
-/// names are replaced when both are written. `weights` has the matrices (among others, maybe).
+/// names are replaced when both are written. `weights` has the matrices and may have more.
 /// Returns the weights_hash() of the matrices. Throws FileError if one is missing or does not fit.
 ZG_API std::string export_peft(const WeightSource& weights, const GPTConfig& model,
                                const PeftAdapter& adapter, const std::string& directory);

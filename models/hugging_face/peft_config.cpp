@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* peft_config_name = "adapter_config.json";
 
-/// target_modules. PEFT knows "all-linear" as its only target, and not in a list.
+/// Reads target_modules. PEFT accepts "all-linear" only as the whole value, not in a list.
 std::vector<std::string> targets_of(const JsonNode& targets) {
   if (targets.value == all_linear) return {all_linear};
   if (targets.value.is_string()) targets.refuse("a list of names, or \"all-linear\"");
@@ -28,7 +28,7 @@ std::vector<std::string> targets_of(const JsonNode& targets) {
   return names;
 }
 
-/// Keys whose other values would make another model. null is the same as absent.
+/// Refuses values of these keys that would describe another model. null is the same as absent.
 void require_plain(const JsonNode& config) {
   const auto node = [&](const char* key) { return config.at(key); };
   node("bias").require("none");
@@ -41,7 +41,7 @@ void require_plain(const JsonNode& config) {
         "alpha_pattern"})
     if (const JsonNode value = node(key); !value.value.is_null() && !value.value.empty())
       value.refuse("it absent, null or empty");
-  // These initial values take the product B A from the base's weights.
+  // With these initial values PEFT subtracts the product B A from the base's weights.
   const JsonNode initial = node("init_lora_weights");
   if (initial.value.is_string())
     for (const char* changes_base : {"pissa", "olora", "corda", "loftq", "lora_ga"})

@@ -9,7 +9,7 @@ namespace {
 
 unsigned char first_byte(std::string_view text) { return static_cast<unsigned char>(text[0]); }
 
-// The last code point of a text; absent: it does not end with UTF-8.
+// The last code point of a text; absent: the text does not end with valid UTF-8.
 std::optional<char32_t> last_code_point(std::string_view text) {
   for (size_t bytes = 1; bytes <= std::min(longest_utf8, text.size()); ++bytes) {
     const std::string_view end = text.substr(text.size() - bytes);
@@ -59,7 +59,7 @@ AddedTokens::AddedTokens(std::span<const AddedToken> tokens, bool normalized,
   if (normalized)
     for (AddedToken& token : tokens_) token.content = models::normalized(token.content, steps);
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
-  // Two may have the same content: the special one is found, or the earlier one.
+  // If tokens have the same content, one is kept: the first special one, or the first if none is.
   std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
     const int order = a.content.compare(b.content);
     return order != 0 ? order < 0 : a.special && !b.special;
@@ -70,7 +70,7 @@ AddedTokens::AddedTokens(std::span<const AddedToken> tokens, bool normalized,
   for (size_t i = 1; i < first_of_.size(); ++i) first_of_[i] += first_of_[i - 1];
 }
 
-// Narrows the tokens that begin as the text does, byte by byte.
+// Reduces the range of tokens to those that begin with the text's bytes, one byte at a time.
 const AddedToken* AddedTokens::longest_at(std::string_view text) const {
   auto begin = tokens_.begin() + first_of_[first_byte(text)];
   auto end = tokens_.begin() + first_of_[first_byte(text) + size_t{1}];
@@ -104,25 +104,25 @@ const AddedToken* AddedTokens::find(std::string_view text, size_t& from) const {
   return nullptr;
 }
 
-// A search goes on behind a token's content, not behind the spaces that it strips, and a token that
-// is not a single word hides shorter ones at its place: as in Hugging Face's tokenizers.
+// As in Hugging Face's tokenizers, the search continues after a token's content, not after the
+// spaces that it strips; and a token that `single_word` rejects hides shorter ones at its position.
 void AddedTokens::split(std::string_view text, const OnText& on_text,
                         const OnToken& on_token) const {
-  size_t done = 0;  // the text before it belongs to tokens and texts that were found
+  size_t done = 0;  // the text before this index was passed to on_token or on_text
   size_t from = 0;
-  size_t spaces_end = 0;  // of the spaces that the last rstrip found
+  size_t spaces_end = 0;  // end of the spaces that the last rstrip found
   while (const AddedToken* token = find(text, from)) {
     size_t begin = from, end = from + token->content.size();
     from = end;
     if (token->single_word && (is_word(last_code_point(text.substr(0, begin))) ||
                                is_word(first_code_point(text.substr(end)))))
       continue;
-    // Spaces are looked at once, however many tokens they have between them.
+    // Each direction examines a space only once, so that the time is linear in the text.
     if (token->lstrip)
       begin = begin < done ? done : done + end_without_spaces(text.substr(done, begin - done));
     if (token->rstrip && end >= spaces_end) spaces_end = end + spaces_at_begin(text.substr(end));
     if (token->rstrip) end = spaces_end;
-    if (begin == end) continue;  // another token has taken it with the spaces beside
+    if (begin == end) continue;  // it is white space that an earlier token has stripped
     if (done < begin) on_text(text.substr(done, begin - done));
     on_token(token->id, text.substr(begin, end - begin));
     done = end;

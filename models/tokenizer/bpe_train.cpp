@@ -124,7 +124,7 @@ class Trainer {
     if (more <= 0) return;
     std::vector<uint32_t>& words = found_[pair];
     if (words.empty() || words.back() != word)
-      words.push_back(word);  // the pairs of a word are counted one after another
+      words.push_back(word);  // the pairs of one word follow each other, so no other entry has it
   }
 
   void enqueue_found() {

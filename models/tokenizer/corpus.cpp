@@ -54,7 +54,7 @@ std::vector<Ids> encode(const Tokenizer& tokenizer, const std::vector<std::strin
     try {
       for (size_t worker = 1; worker < std::min(workers, texts.size()); ++worker)
         threads.emplace_back(work, worker);
-    } catch (const std::system_error&) {  // the system refuses more threads: these do the work
+    } catch (const std::system_error&) {  // no more threads: the existing ones do the work
     }
     work(0);
   }

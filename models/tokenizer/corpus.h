@@ -48,9 +48,9 @@ struct CorpusOptions {
   std::function<void(const CorpusCounts& so_far)> progress = {};
 };
 
-/// Writes the tokens of each document, in order, with those that the tokenizer puts around a text:
-/// Llama's "<s>" is then between two documents. The result does not depend on `threads`. The
-/// caller finishes the writer.
+/// Writes the tokens of each document, in order, with those that the tokenizer puts around a text.
+/// So each document of Llama begins with "<s>". The result does not depend on `threads`. The caller
+/// finishes the writer.
 ///
 ///   auto writer = models::indexed_dataset_writer("corpus", tokenizer.vocabulary());
 ///   models::TextDocuments documents({"a.txt", "b.jsonl"});
@@ -63,7 +63,7 @@ ZG_API CorpusCounts tokenize_corpus(TextDocuments& documents, const Tokenizer& t
 /// becomes U+FFFD, and so does a token that the tokenizer does not have.
 ZG_API std::unique_ptr<const TextCodec> tokenizer_codec(const Tokenizer& tokenizer);
 
-/// A text file, tokenized as one document: with the tokens that the tokenizer puts around it.
+/// A text file, tokenized as one document, with the tokens that the tokenizer puts around a text.
 /// Throws FileError if it cannot be read. Throws ConfigError with the sizes if a split is shorter
 /// than one block.
 ZG_API std::unique_ptr<Dataset> tokenized_dataset(const std::string& path,

@@ -36,7 +36,7 @@ std::string stripped(const std::string& token, const StripStep& step) {
   return std::string(left);
 }
 
-// The first token loses the character, at any place in it.
+// Replaces the character by a space. From the first token it is removed, unless `prepend` is never.
 std::string without_metaspace(const std::string& token, const MetaspaceStep& step, bool is_first) {
   const bool removes = is_first && step.prepend != MetaspaceStep::Prepend::never;
   return replaced(token, {.text = step.replacement, .by = removes ? "" : " "});
@@ -80,7 +80,7 @@ struct Decode {
   }
 };
 
-// One token in the middle of a text, or its first one.
+// Decodes one token without its neighbours, as the first token of a text or as a later one.
 struct DecodeOne {
   std::string token;
   bool is_first;

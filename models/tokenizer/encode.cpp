@@ -24,7 +24,7 @@ bool is_byte_level(const TokenizerParts& parts) {
 constexpr size_t max_steps = 16;
 constexpr size_t max_added_token_bytes = 256;
 
-// Checked before the steps are made from them.
+// Returns `parts`. Throws if they have too many steps, before an object is made for each step.
 TokenizerParts with_few_steps(TokenizerParts parts, const std::string& where) {
   for (const auto& [key, count] : {std::pair("normalizer", parts.normalizers.size()),
                                    {"pre_tokenizer", parts.pre_tokenizers.size()},
@@ -38,10 +38,11 @@ TokenizerParts with_few_steps(TokenizerParts parts, const std::string& where) {
 struct TokenizerState {
   TokenizerParts parts;
   bool byte_level;
-  // By id. Hugging Face's tokenizers decode an added token that is normalized to its normalized
-  // content, and every other token to its name.
+  // By id: the text that decode() starts from. As in Hugging Face's tokenizers, it is the
+  // normalized content of an added token whose `normalized` is true, and parts.tokens for every
+  // other token.
   std::vector<std::string> names;
-  std::vector<std::string> bytes;        // by id: what the token adds in the middle of a text
+  std::vector<std::string> bytes;        // by id: the bytes that the token adds within a text
   std::array<int32_t, 256> id_of_byte;   // byte-level, or the tokens of byte_fallback; -1: none
   std::vector<int32_t> id_of_character;  // by code point; -1: none
   std::unordered_map<std::string_view, int32_t> id_of;  // by bytes; for ignore_merges only
@@ -52,10 +53,11 @@ struct TokenizerState {
 
   TokenizerState(TokenizerParts given, const std::string& where);
 
-  /// `sizes` (optional) gets the bytes of each symbol.
+  /// Appends the ids of a word's symbols, its bytes or characters. `sizes` (optional) gets the
+  /// number of bytes of each.
   void append_symbols(std::string_view word, std::vector<int32_t>& ids,
                       std::vector<size_t>* sizes = nullptr) const;
-  /// The bytes of a token that merges have made.
+  /// The number of bytes of a token that merges have made.
   size_t size_of(int32_t id) const {
     return (byte_level ? bytes : parts.tokens)[static_cast<size_t>(id)].size();
   }
@@ -116,7 +118,8 @@ void TokenizerState::check(const std::string& where) const {
   if (parts.unknown && !known(*parts.unknown))
     raise<FileError>("{}: model.unk_token: token {}; expected ids below {}", where, *parts.unknown,
                      parts.tokens.size());
-  // A step that puts a text before each piece makes it longer, as one that replaces a character.
+  // A step that puts text before each piece is checked as one that replaces a space by a longer
+  // text.
   std::vector<ReplaceStep> growth;
   for (const NormalizerStep& step : parts.normalizers) {
     if (const auto* replace = std::get_if<ReplaceStep>(&step)) growth.push_back(*replace);
@@ -176,12 +179,12 @@ void TokenizerState::find_characters() {
   }
 }
 
-// The tokens of single bytes or characters. An unknown one waits for the next known character, so
-// that several can be fused: tokens of byte_fallback come before it, as in Hugging Face's
-// tokenizers.
+// An unknown symbol is appended only before the next known one or at the end, so that several can
+// be fused. As in Hugging Face's tokenizers, tokens of byte_fallback come before an unknown symbol
+// that is not appended yet.
 void TokenizerState::append_symbols(std::string_view word, std::vector<int32_t>& ids,
                                     std::vector<size_t>* sizes) const {
-  size_t waiting = 0;  // bytes of the unknown token
+  size_t waiting = 0;  // number of bytes of the unknown token that is not appended yet
   const auto push = [&](int32_t id, size_t size) {
     ids.push_back(id);
     if (sizes) sizes->push_back(size);
@@ -277,7 +280,7 @@ class Encoder {
     spans_->push_back({part.origins[begin].begin, part.origins[end - 1].end});
   }
 
-  // The tokens of a word are its symbols, of which merges have joined some.
+  // A token of the word is one symbol, or several symbols that merges have joined.
   void add_spans(const TracedView& word, size_t first) {
     if (state_.id_of.contains(word.text)) return add_span(word, 0, word.text.size());
     std::vector<int32_t> symbols;

@@ -29,7 +29,8 @@ bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 
 constexpr auto nfc_options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
 
-/// The canonical decomposition. utf8proc sorts a run of n marks in up to n * n steps.
+/// The canonical decomposition. For a long text it is computed here, because utf8proc sorts a run
+/// of n marks in up to n * n steps.
 std::string with_sorted_marks(std::string_view text) {
   std::vector<utf8proc_int32_t> codes;
   for (size_t at = 0; at < text.size();) {

@@ -46,7 +46,7 @@ void PreTokenizer::add_split(const SplitStep& step, const std::string& where, St
 }
 
 struct PreTokenizer::Call {
-  const char* begin;  // of the whole text; null: it is not at its begin
+  const char* begin;  // where the whole text begins; null: before the text of this call
   std::deque<TracedText>& owned;
   const OnWord& on_word;
 };
@@ -62,7 +62,8 @@ std::string_view joined(std::string_view a, std::string_view b) {  // b follows 
   return {a.data(), a.size() + b.size()};
 }
 
-// As SplitDelimiterBehavior of Hugging Face's tokenizers; `isolated` needs no list of pieces.
+// Joins pieces as SplitDelimiterBehavior of Hugging Face's tokenizers does. run() implements
+// `isolated` and `removed`, which need no list of pieces.
 std::vector<std::string_view> joined_pieces(const std::vector<Piece>& pieces, Behavior behavior) {
   std::vector<std::string_view> words;
   bool previous_match = false;
@@ -92,7 +93,7 @@ std::vector<std::string_view> joined_pieces(const std::vector<Piece>& pieces, Be
 
 }  // namespace
 
-// The text with what the stage adds before it splits.
+// The text to split: the stage has added or replaced characters.
 TracedView PreTokenizer::changed(const Stage& stage, const TracedView& text,
                                  const Call& call) const {
   const bool prefixed = stage.prefix && text.text.front() != ' ';
@@ -115,7 +116,7 @@ void PreTokenizer::run(size_t number, const TracedView& text, const Call& call) 
   if (number == stages_.size()) return call.on_word(text);
   const Stage& stage = stages_[number];
   const TracedView whole = changed(stage, text, call);
-  // Where the text was copied, its copy begins where it began.
+  // If the text is at the begin of the whole text, its changed copy is too.
   const Call inner = {text.text.data() == call.begin ? whole.text.data() : nullptr, call.owned,
                       call.on_word};
   if (!stage.splitter) return run(number + 1, whole, inner);

@@ -11,10 +11,11 @@
 namespace zg::models {
 
 struct QuestionFileOptions {
-  /// True: the texts as they are, as llm.c takes them, also where a line has "ctx_a".
+  /// True: "ctx" and endings are used unchanged, as in llm.c, also if a line has "ctx_a".
   bool plain = false;
-  /// Stands for a context without tokens, if the tokenizer puts none before a text. lm-evaluation-
-  /// harness takes the token that begins a text, or else the one that ends it.
+  /// Replaces a context without tokens, if the tokenizer puts none before a text.
+  /// lm-evaluation-harness uses the token that begins a text, or if there is none, the one that
+  /// ends a text.
   std::optional<int32_t> first = {};
 };
 
@@ -22,15 +23,17 @@ struct QuestionFileOptions {
 /// arXiv:1905.07830): {"ctx": "She opens the", "endings": ["door.", "moon."], "label": 0}. The
 /// label may be a string, "0". Other members are ignored, empty lines left out.
 ///
-/// A line with "ctx_a", as HellaSwag's have, gets the texts of lm-evaluation-harness 0.4: the
-/// context is "activity_label: ctx_a ctx_b" with ctx_b capitalized, by simple mappings of case; in
-/// it and in endings white space at both ends and texts in brackets are removed, " [title]" becomes
-/// ". " and two spaces one. Other lines, and all if `plain`, have "ctx" and endings as they are.
+/// A line with "ctx_a", as in HellaSwag's files, is read as in lm-evaluation-harness 0.4. The
+/// context is "activity_label: ctx_a ctx_b" with ctx_b capitalized, by simple mappings of case. In
+/// context and endings, white space at both ends and texts in brackets are removed, " [title]"
+/// becomes ". ", and two spaces become one. In other lines, and in all if `plain`, "ctx" and
+/// endings are unchanged.
 ///
-/// The ending follows the context and a space. As in that harness, tokens are those of the whole
-/// text behind as many as the context alone has, and white space at the context's end belongs to
-/// the ending; if `plain`, context and ending are encoded one by one, as in llm.c. The tokens that
-/// the tokenizer puts before a text are before the context.
+/// The ending follows the context and a space. As in that harness, both are encoded as one text,
+/// the first n tokens of which belong to the context, where n is the number of tokens of the
+/// context without the ending. White space at the context's end belongs to the ending. If `plain`,
+/// context and ending are encoded separately, as in llm.c. The tokens that the tokenizer puts
+/// before a text are before the context.
 ///
 /// Throws FileError with file and line for invalid UTF-8 and JSON, missing members and other types,
 /// fewer than two endings, endings without characters or tokens, a missing label or one out of

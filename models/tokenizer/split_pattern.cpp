@@ -263,9 +263,8 @@ bool is_white_space(char32_t code) {
 
 namespace {
 
-// Most words are matched within so many bytes, by so many steps of backtracking from one place in a
-// text. What takes more is limited for the text as a whole, so that the time is linear in its
-// bytes.
+// Most words are matched within few_bytes, by at most few_steps of backtracking from one position.
+// Further steps have a limit for the whole text, so that the time is linear in its bytes.
 constexpr size_t few_bytes = 128;
 constexpr size_t few_steps = 256, most_steps = std::numeric_limits<uint32_t>::max();
 constexpr size_t max_match_steps = 64;  // for each byte of a text
@@ -355,8 +354,9 @@ void Splitter::Pieces::next_valid_range() {
   valid_end_ = match_end_ = match_;
 }
 
-// Searches from `begin`, which becomes the end of what was seen, if more follows: then `bytes` must
-// be more for PCRE2_ERROR_PARTIAL, and PCRE2_ERROR_NOMATCH is a result for what was seen.
+// Searches about `bytes` bytes from `begin`. PCRE2_ERROR_NOMATCH: no match begins in them; `begin`
+// becomes their end. PCRE2_ERROR_PARTIAL: a match that begins in them may need more bytes; `begin`
+// becomes the begin of that match.
 int Splitter::Pieces::search(size_t& begin, size_t bytes, size_t steps, uint32_t options) {
   size_t end = valid_end_;
   if (bytes < valid_end_ - begin) {
@@ -364,7 +364,7 @@ int Splitter::Pieces::search(size_t& begin, size_t bytes, size_t steps, uint32_t
     for (end = begin + bytes; end < valid_end_ && is_continuation(text_[end]);) ++end;
   }
   pcre2_set_match_limit(state_->context, static_cast<uint32_t>(std::min(steps, most_steps)));
-  // PCRE2's JIT cannot anchor.
+  // PCRE2's JIT does not support PCRE2_ANCHORED.
   const auto run = state_->code->jit && !(options & PCRE2_ANCHORED) ? pcre2_jit_match : pcre2_match;
   const int result = run(state_->code->code, units(text_), end, begin, options | PCRE2_NO_UTF_CHECK,
                          state_->data, state_->context);
@@ -373,8 +373,8 @@ int Splitter::Pieces::search(size_t& begin, size_t bytes, size_t steps, uint32_t
   return result;
 }
 
-// Searches from each place in turn, with more and more bytes and steps. Their number is known then,
-// and the text as a whole has a limit of them.
+// Tries each position in turn, and doubles bytes and steps until they suffice. So the number of
+// steps is known, and steps_left_ limits it for the whole text.
 int Splitter::Pieces::search_slowly(size_t begin) {
   const auto needs_more = [](int result) {
     return result == PCRE2_ERROR_PARTIAL || result == PCRE2_ERROR_MATCHLIMIT;

@@ -18,8 +18,8 @@ std::string pcre2_pattern(const std::string& oniguruma, const std::string& where
 /// A regular expression in Oniguruma's syntax that matches only `text`.
 std::string literal_pattern(std::string_view text);
 
-/// True for what Rust's regex calls \w, a letter, mark, digit or joiner: Alphabetic, M, Nd, Pc,
-/// Join_Control (Unicode TS 18).
+/// True for a character that \w of Rust's regex matches: Alphabetic, M, Nd, Pc or Join_Control
+/// (Unicode TS 18).
 bool is_word_character(char32_t code_point);
 /// Unicode's White_Space.
 bool is_white_space(char32_t code_point);
@@ -58,7 +58,7 @@ class Splitter {
     size_t valid_end_ = 0;              // end of the valid UTF-8 range that contains at_
     size_t match_ = 0, match_end_ = 0;  // the match at or after at_
     bool is_match_ = false;
-    size_t steps_left_;  // of those that are more than a few for one match
+    size_t steps_left_;  // the steps that are left to search_slowly()
     std::unique_ptr<struct SplitterState> state_;
   };
 

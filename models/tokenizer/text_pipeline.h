@@ -12,17 +12,17 @@
 #include "zerograd/models/tokenizer/split_pattern.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
 
-// The steps between a text and the words that BPE merges, and between tokens and a text. They
-// repeat those of Hugging Face's tokenizers, odd cases included.
+// The steps between a text and the words that BPE merges, and between tokens and a text. They give
+// the results of Hugging Face's tokenizers, odd cases included.
 namespace zg::models {
 
-/// A text that steps change, and for each of its bytes the span of the original text that it stands
-/// for. No origins: they are not wanted.
+/// A text that steps change. `origins` has the span of the original text that each byte stands for;
+/// empty: origins are not recorded.
 struct TracedText {
   std::string text;
   std::vector<TextSpan> origins = {};
 };
-/// A part of a text. `origins` begins with that of its first byte; null: they are not wanted.
+/// A part of a text. `origins` points to the origin of its first byte; null: they are not recorded.
 struct TracedView {
   std::string_view text;
   const TextSpan* origins = nullptr;
@@ -95,7 +95,7 @@ class PreTokenizer {
                  const OnWord& on_word) const;
 
  private:
-  /// First adds or replaces characters, then splits.
+  /// A step: adds or replaces characters, then splits.
   struct Stage {
     std::optional<ByteLevelStep> prefix = {};
     std::optional<MetaspaceStep> metaspace = {};

@@ -70,7 +70,8 @@ struct ByteLevelStep {
   bool add_prefix_space = false;  ///< a space before each piece that does not begin with one
   bool use_regex = true;          ///< cuts by GPT-2's pattern
 };
-/// SentencePiece's way with spaces: each becomes `replacement`, and begins a piece if `split`.
+/// Replaces spaces as SentencePiece does: each becomes `replacement`, and begins a piece if
+/// `split`.
 struct MetaspaceStep {
   /// Where `replacement` is added before a piece that does not begin with it.
   enum class Prepend : uint8_t {
@@ -84,8 +85,8 @@ struct MetaspaceStep {
 };
 using PreTokenizerStep = std::variant<SplitStep, DigitsStep, ByteLevelStep, MetaspaceStep>;
 
-/// Tokens such as <0x0A> become their bytes. A run of them that is not UTF-8 becomes U+FFFD, one
-/// for each.
+/// Tokens such as <0x0A> become their bytes. In a run of them that is not UTF-8 each becomes
+/// U+FFFD.
 struct ByteFallbackStep {};
 /// Joins the tokens. Later steps see one.
 struct FuseStep {};
@@ -115,10 +116,10 @@ struct TokenizerParts {
   /// The token of a character or byte that has none; absent: it is left out.
   std::optional<int32_t> unknown = {};
   bool fuse_unknown = false;   ///< one `unknown` for several in a row
-  bool byte_fallback = false;  ///< first tries the tokens <0x00> to <0xFF> of its bytes
+  bool byte_fallback = false;  ///< before `unknown`, tries the tokens <0x00> to <0xFF>
   bool ignore_merges = false;  ///< true: a word that is a token is not split and merged
   TextTemplate around = {};    ///< encode() does not add it
-  /// The file's JSON that says `around`, for texts and pairs of texts; empty: none.
+  /// The JSON of the file's post_processor, if that adds tokens; empty: it does not.
   std::string post_processor = {};
   /// The object of tokenizer_config.json as JSON, with members of special_tokens_map.json and the
   /// text of chat_template.jinja; empty: there is none.

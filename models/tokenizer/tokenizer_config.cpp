@@ -92,7 +92,7 @@ std::string class_of(const JsonNode& config, const JsonNode& model) {
   return type == "gpt2" && name.empty() ? "GPT2Tokenizer" : name;
 }
 
-/// Some classes have steps of their own, whatever tokenizer.json says.
+/// Replaces the steps of tokenizer.json for those classes that always use their own.
 void use_steps_of_class(const std::string& name, const JsonNode& config, TokenizerParts& parts) {
   const bool is_llama = name == "LlamaTokenizer", is_qwen = name == "Qwen2Tokenizer";
   if (is_byte_level(parts) == is_llama || !(is_llama || is_qwen || name == "GPT2Tokenizer")) return;
@@ -171,7 +171,7 @@ void add_tokenizer_config(const std::string& folder, TokenizerParts& parts) {
   }
   if (!has_decoder)
     for (AddedToken& token : parts.added) token.special = token.special || is_special(token, named);
-  // The last one with a content replaces those before it.
+  // If special tokens have the same content, the last one is kept.
   const size_t listed = parts.added.size();
   for (const AddedToken& token : special)
     if (const auto found = added.find(token.content);

@@ -129,12 +129,13 @@ void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string
 
 std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
                                      int64_t positions) {
-  // Otherwise transformers 4 returns token types, and its GPT-2 adds embeddings for them.
+  // Without model_input_names transformers 4 returns token types, and its GPT-2 adds their
+  // embeddings.
   nlohmann::json written = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                             {"model_input_names", {"input_ids", "attention_mask"}},
                             {"model_max_length", positions},
                             {"clean_up_tokenization_spaces", false}};
-  bool has_defaults = true;  // its class names the special tokens that the config does not
+  bool has_defaults = true;  // the class may have special tokens that the config lacks
   if (const std::string& own = tokenizer.parts().config; !own.empty()) {
     nlohmann::json read = parse_json_object(own, "tokenizer_config.json");
     if (read["chat_template"].is_string() || read["chat_template"].is_null())

@@ -9,18 +9,19 @@
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/runtime/storage/file_set.h"
 
-// Hugging Face's files of BPE. An invalid file is a FileError, a feature that Tokenizer
-// does not have is Unsupported. Both begin with the file's path and name the key.
+// Hugging Face's files of BPE. An invalid file is a FileError; a feature that Tokenizer does not
+// have is Unsupported. The messages of both begin with the file's path and name the key.
 namespace zg::models {
 
-/// `path` is a tokenizer.json or a folder. A folder has a tokenizer.json, or vocab.json and
-/// merges.txt. Of a folder AutoTokenizer's other files are read, too: the tokens that
-/// tokenizer_config.json (added_tokens_decoder, eos_token and the like) names or, where it has no
-/// added_tokens_decoder, special_tokens_map.json and added_tokens.json, and chat_template.jinja.
-/// As there, a new token gets the next id, add_bos_token and add_eos_token have no effect beside a
-/// tokenizer.json, and some classes (tokenizer_class, or model_type of config.json) have
-/// normalizers, pre-tokenizers and decoders of their own: LlamaTokenizer puts a space only before
-/// a text's begin, or with "legacy" also behind each special token.
+/// Reads a tokenizer. `path` is a tokenizer.json or a folder with tokenizer.json, or with
+/// vocab.json and merges.txt. In a folder the other files of AutoTokenizer are also read:
+/// chat_template.jinja, and tokenizer_config.json with the tokens that it names
+/// (added_tokens_decoder, eos_token and the like). If it has no added_tokens_decoder,
+/// special_tokens_map.json and added_tokens.json are read too. As in AutoTokenizer, a new token
+/// gets the next id, and add_bos_token and add_eos_token have no effect if there is a
+/// tokenizer.json. Some classes (tokenizer_class, or model_type of config.json) have normalizers,
+/// pre-tokenizers and decoders of their own. For example, LlamaTokenizer adds a space at the begin
+/// of a text, and with "legacy" also after each special token.
 ZG_API Tokenizer load_tokenizer(const std::string& path);
 /// True if load_tokenizer() finds such files in a folder.
 ZG_API bool has_tokenizer(const std::string& folder);
@@ -44,7 +45,7 @@ ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string&
 ZG_API std::string tokenizer_json(const Tokenizer& tokenizer,
                                   const std::optional<TextTemplate>& around = {});
 
-/// Contents of vocab.json and merges.txt in GPT-2's format. The text is split by GPT-2's pattern.
+/// Contents of vocab.json and merges.txt in GPT-2's format. Texts are split by GPT-2's pattern.
 /// Tokens of the vocabulary that no merge produces, such as "<|endoftext|>", become added tokens.
 struct GPT2Files {
   std::string vocabulary, merges;
@@ -58,16 +59,16 @@ ZG_API GPT2Files gpt2_files(const Tokenizer& tokenizer);
 /// the config does not have is found by its name in GPT-2, Llama and BLOOM: `<|endoftext|>` begins
 /// and ends a text; or `<|begin_of_text|>` and `<|end_of_text|>`; or `<s>`, `</s>` and `<pad>`.
 ZG_API SpecialTokens special_tokens_of(const Tokenizer& tokenizer);
-/// The chat template in a tokenizer's config: of several the one that is named "default". Empty:
-/// there is none.
+/// The chat template in a tokenizer's config; if it has several, the one that is named "default".
+/// Empty: there is none.
 ZG_API std::string chat_template_of(const Tokenizer& tokenizer);
 /// The token that the config has under "eos_token" or another key of special tokens.
 ZG_API std::optional<int32_t> named_token(const Tokenizer& tokenizer, const char* key);
-/// Returns a tokenizer_config.json: the tokenizer's config, and where that has no such member the
-/// longest sequence and, unless it has a class without special tokens (TokenizersBackend), the
-/// special tokens. It tells transformers to use tokenizer.json unchanged:
-/// without it transformers 5 uses GPT-2's split for every GPT-2 model. A chat template that is one
-/// text is left out: transformers writes it to chat_template.jinja.
+/// Returns a tokenizer_config.json: the tokenizer's config, to which absent members are added: the
+/// longest sequence and the special tokens. (Special tokens are not added to a class that has none,
+/// TokenizersBackend.) The file tells transformers to use tokenizer.json unchanged; without it
+/// transformers 5 uses GPT-2's split for every GPT-2 model. A chat template that is one text is
+/// left out, because transformers writes it to chat_template.jinja.
 ZG_API std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
                                             int64_t positions);
 

@@ -123,10 +123,10 @@ std::vector<PreTokenizerStep> read_pre_tokenizer(const JsonNode& node) {
   return steps;
 }
 
-// Decoders of tokens of characters. Those of bytes have one, ByteLevel.
+// Reads the decoders of tokens of characters. Tokens of bytes have one decoder, ByteLevel.
 std::vector<DecoderStep> read_decoder(const JsonNode& node, bool byte_level) {
   std::vector<DecoderStep> steps;
-  // Null does not define how tokens become text: those of bytes become their bytes.
+  // Null is valid only for tokens of bytes, which become their bytes.
   if (node.value.is_null() && !byte_level)
     node.refuse("Metaspace, or a Sequence of Replace, ByteFallback, Fuse and Strip");
   for (const JsonNode& step : steps_in(node, "decoders")) {
@@ -159,7 +159,7 @@ std::vector<DecoderStep> read_decoder(const JsonNode& node, bool byte_level) {
   return steps;
 }
 
-constexpr size_t max_template_tokens = 4096;  // each text has them again
+constexpr size_t max_template_tokens = 4096;  // they are added to each text
 
 void read_template(const JsonNode& node, TextTemplate& around) {
   int texts = 0;
@@ -186,7 +186,7 @@ void read_template(const JsonNode& node, TextTemplate& around) {
 
 void read_post_processor(const JsonNode& node, TextTemplate& around) {
   for (const JsonNode& step : steps_in(node, "processors")) {
-    if (step.has_type("ByteLevel")) continue;  // it changes offsets alone
+    if (step.has_type("ByteLevel")) continue;  // it changes only offsets
     if (around != TextTemplate()) step.refuse("one processor that adds tokens");
     if (step.has_type("TemplateProcessing")) {
       read_template(step, around);
@@ -219,8 +219,8 @@ Merge read_merge(const JsonNode& node, const VocabularyMap& vocabulary) {
   return vocabulary.merge(both.substr(0, space), both.substr(space + 1), node.name);
 }
 
-// Adds them to the vocabulary. Hugging Face's tokenizers number those that model.vocab does not
-// have, whatever their ids in the file.
+// Adds the added tokens to the vocabulary. If model.vocab lacks a token, Hugging Face's tokenizers
+// ignore its id in the file and give it the next one. So another id in the file is refused.
 void read_added_tokens(const JsonNode& node, TokenizerParts& parts, const json& model_vocabulary,
                        VocabularyMap& vocabulary) {
   if (node.value.is_null()) return;
@@ -241,7 +241,8 @@ void require_bpe(const JsonNode& node) {
   if (node.at("merges").value.is_null()) node.refuse("BPE, with merges");
 }
 
-// Reads how characters or bytes without a token are encoded. Byte-level BPE may have none of them.
+// Reads how characters or bytes without a token are encoded. If byte-level BPE has a token for each
+// byte, the keys are not used.
 void read_unknown(const JsonNode& node, TokenizerParts& parts, const VocabularyMap& vocabulary) {
   const bool byte_level = is_byte_level(parts);
   bool all_bytes = byte_level;

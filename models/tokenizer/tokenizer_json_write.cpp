@@ -116,7 +116,8 @@ std::string written_vocabulary(const TokenizerParts& parts) {
   std::vector<bool> left_out(parts.tokens.size());
   for (const AddedToken& token : parts.added)
     left_out[static_cast<size_t>(token.id)] = !token.in_model;
-  // Otherwise no word can be such a token, and the file is the same whether model.vocab has it.
+  // False: no word can be a token that is left out. Then model.vocab may have it, with equal
+  // results.
   bool matters = !is_byte_level(parts) || parts.ignore_merges;
   for (size_t id = 0; id < parts.tokens.size(); ++id) {
     const auto bytes = from_alphabet(parts.tokens[id]);

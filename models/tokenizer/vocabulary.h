@@ -21,10 +21,10 @@ const std::array<std::string, 256>& byte_alphabet();
 /// The bytes in the order of their characters' code points.
 std::array<unsigned char, 256> bytes_by_character();
 
-/// Absent for a character that does not encode a byte.
+/// The bytes that the characters encode. Absent if a character does not encode a byte.
 std::optional<std::string> from_alphabet(std::string_view characters);
 
-/// Reads all but the id. `special`: its value if the object does not have it.
+/// Reads an added token without its id. `special` is used if the object has no such member.
 AddedToken added_token_of(const JsonNode& object, bool special);
 /// The parts in a tokenizer.json.
 TokenizerParts tokenizer_parts(const std::string& json, const std::string& path);

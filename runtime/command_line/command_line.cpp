@@ -102,7 +102,7 @@ bool is_accepted(const Flag& flag, const std::string& value) {
   return true;
 }
 
-// --strategy deepspeed_stage 3: a value in two words.
+// Throws ConfigError for a value that was split into two words: --strategy deepspeed_stage 3.
 void refuse_split_value(const Flag& flag, const std::string& value, const std::string& rest) {
   const std::string whole = value + "_" + rest;
   if (!is_accepted(flag, value) && is_accepted(flag, whole))
@@ -212,7 +212,7 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
     throw ConfigError(error.what());
   }
   if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
-    // A misspelled flag leaves itself and its value in `extras`: the error must name the flag.
+    // A misspelled flag and its value are both in `extras`; the error must name the flag.
     const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& word) {
       return word.compare(0, 1, "-") == 0;
     });

@@ -21,18 +21,19 @@ struct Flag {
   std::string value;  ///< how help shows the value, "N"; empty for a switch
   std::string help;   ///< empty: a flag that help does not list
   /// Called with the flag's first name, which errors should name, and the value: "true" for a bare
-  /// switch. A positional and `rest` have no name: it is called with `value`. parse() may call it
-  /// again to word an error.
+  /// switch. A positional and `rest` have no name; for them the name is `value`, as help shows it.
+  /// parse() may call the function again to choose an error message.
   std::function<void(const std::string& name, const std::string& value)> set;
   /// The value may be given as up to this many words, which are joined by commas: "16 16 5000000"
   /// is 16,16,5000000.
   int max_words = 1;
   /// Other flags that set this one to a value: {"--bf16", "bf16"} for --precision.
   std::vector<std::pair<std::string, std::string>> with_value;
-  /// The use that the command makes of the path that is the value.
+  /// How the command uses the path in the value.
   PathUse use = PathUse::none;
-  /// The paths that the flag means by its variable's present value, also by a default: a PREFIX
-  /// means two files. NamedPath::flag may be empty. Required unless `use` is none.
+  /// Returns the paths that the current value of the flag's variable stands for, also if it is the
+  /// default. One value may stand for several: a PREFIX stands for two files. NamedPath::flag may
+  /// be empty. Required unless `use` is none.
   std::function<std::vector<NamedPath>()> paths = nullptr;
 };
 
@@ -61,9 +62,10 @@ using Given = std::set<std::string>;
 /// Reads `arguments` (without the names of program and subcommand) and calls the functions of the
 /// given flags, in the order of `line`, not of the arguments. `-` and `_` are equal in names.
 /// Throws ConfigError for an unknown flag (with the nearest known one), a missing value or a stray
-/// word, or for outputs that are inputs (check_paths()); if a flag is given twice, the last one
-/// counts. Returns false after printing help to stdout, or after --list-flags alone a line for each
-/// flag: its name, value and PathUse, and "text" if it takes any text, separated by tabs.
+/// word, or for outputs that are inputs (check_paths()). If a flag is given twice, the last value
+/// is used. Returns false if it has printed to stdout: the help, or, if --list-flags is the only
+/// argument, a line for each flag with its name, value and PathUse, and "text" if it takes any
+/// text, separated by tabs.
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
 
 /// Throws ConfigError if both --device and --use-hpu were given.

@@ -189,7 +189,7 @@ Flag device_flag(Device::Type& type) {
   return {
       {"--device"},
       "cpu|cuda|hpu",
-      "where ranks compute; of accelerators rank R takes the R-th, in turns [cpu]",
+      "device of the ranks; rank R uses the accelerator R modulo their number [cpu]",
       [&type](const std::string& name, const std::string& value) {
         // cpu:0, cuda:0 and hpu:0 are accepted and mean the type: the first rank has index 0.
         constexpr Device::Type types[] = {Device::Type::cpu, Device::Type::cuda, Device::Type::hpu};

@@ -51,7 +51,7 @@ inline void refuse_both(const Given& given, const char* flag, const char* other)
 
 // Functions that make flags. A flag stores its value in a variable. The help of an integer, number,
 // seed or choice flag ends with the default: the variable's value, or `shown` if that is given ("":
-// no default). The help of the other flags is `help` alone.
+// no default). The help of the other flags is `help` without a default.
 
 using Names = std::vector<std::string>;
 

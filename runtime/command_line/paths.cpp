@@ -10,12 +10,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where a path leads, with all links resolved, also that of a file that does not exist yet.
+/// The path with all links resolved. The file itself need not exist yet.
 fs::path resolved(const std::string& given) {
   std::error_code error;
   fs::path path = fs::absolute(given, error);
   // A link whose target is missing: a file that is written through it gets the target's name.
-  constexpr int max_links = 40;  // as the kernel's
+  constexpr int max_links = 40;  // the limit of Linux
   for (int i = 0; i < max_links && fs::is_symlink(path, error) && !fs::exists(path, error); ++i)
     path = path.parent_path() / fs::read_symlink(path, error);
   const fs::path known = fs::weakly_canonical(path, error);
@@ -34,7 +34,8 @@ bool lies_in(const fs::path& inner, const fs::path& outer) {
   }
 }
 
-/// Whether a folder has the file under another name. Those of a downloaded model are often links.
+/// Whether a folder has the same file under another name. The files of a downloaded model are often
+/// links.
 bool has_linked(const fs::path& folder, const fs::path& file) {
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return false;

@@ -107,7 +107,8 @@ class ImmediateStream final : public DeviceStream {
   }
 };
 
-/// The stream of a meta device: no work is done, some is counted.
+/// The stream of a meta device. It does no work. It counts launches, copies, fills and host waits
+/// if the device counts launches.
 class MetaStream final : public DeviceStream {
  public:
   using DeviceStream::DeviceStream;

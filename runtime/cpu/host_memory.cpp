@@ -32,7 +32,7 @@ int64_t capacity_bytes() {
   return std::max(step, std::min(physical * 4, address_limit_bytes()) / step * step);
 }
 
-/// One contiguous range of addresses, so that freed neighbours always merge.
+/// One contiguous range of addresses, so that adjacent free blocks always merge.
 class HostMemory final : public ArenaMemory {
  public:
   HostMemory() : limit_(address_limit_bytes()), capacity_(capacity_bytes()) {

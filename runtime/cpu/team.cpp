@@ -67,10 +67,10 @@ void fork(int workers, Region& region) {
   work(region, omp_get_thread_num());
 }
 
-// If the system refuses a thread, libgomp ends the process; here that must be an error. So before a
-// team grows, as many threads as it lacks are started and ended as a test. libgomp's new threads
-// then reuse their stacks. Only one rank at a time does both, because the team of another rank
-// could take the stacks in between.
+// If the system refuses a thread, libgomp ends the process; this library must throw an error. So
+// before a team grows, as many threads as it lacks are started and ended as a test. libgomp's new
+// threads then reuse their stacks. Only one rank at a time tests and grows its team, because the
+// team of another rank could take the stacks in between.
 void require_threads(int workers) {
   static thread_local int had = 1;
   if (workers == had) return;
@@ -90,7 +90,7 @@ void require_threads(int workers) {
   } catch (const std::system_error& error) {
     for (std::thread& helper : helpers) helper.join();
     raise<OutOfMemory>(
-        "threads: the system refused thread {} of {}: {}; expected room for their stacks; try "
+        "threads: the system refused thread {} of {}: {}; expected memory for their stacks; try "
         "fewer threads, or a higher limit (`ulimit -v`, `ulimit -u`)",
         had + static_cast<int>(helpers.size()) + 1, workers, error.what());
   }

@@ -23,7 +23,7 @@ class TaskRef {
 };
 
 /// Runs f(task, worker) for every task in [0, tasks), on up to `threads` threads. Only team.cpp
-/// uses OpenMP. Any worker may run any task, so a task's result must depend on the task alone; then
+/// uses OpenMP. Any worker may run any task, so a task's result must depend only on the task; then
 /// the bits are the same for any thread count. `worker` is in [0, threads) and picks scratch
 /// memory. f must not throw. Annotated for ThreadSanitizer, which cannot see libgomp's
 /// synchronisation.

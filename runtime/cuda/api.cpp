@@ -82,7 +82,7 @@ void find(Function& function, const char* symbol, unsigned version = 11020) {
 }
 
 Driver find_all() {
-  hardware_connections();  // sets the variable while no context is there
+  hardware_connections();  // sets the variable before the first context is created
   Driver found = {};
   find(found.error_name, "cuGetErrorName");
   find(found.device, "cuDeviceGet");

@@ -15,9 +15,9 @@ void check(CUresult error, const char* what);
 std::string describe(CUresult error);  ///< "CUDA_ERROR_OUT_OF_MEMORY (2)"
 
 /// RAII: makes the primary context of the index-th device current for this thread. The destructor
-/// restores what was current before, also if that was none. cudaSetDevice(before) would not do: a
-/// thread that chose no device is on device 0, and setting it creates a context there, about half a
-/// gigabyte in the process of every rank.
+/// restores the context that was current before, or none. cudaSetDevice(before) could not do this:
+/// for a thread that chose no device, `before` is 0, and the call creates a context on device 0,
+/// which takes about half a gigabyte for the process of every rank.
 class ZG_API OnDevice {
  public:
   explicit OnDevice(int index);
@@ -30,10 +30,10 @@ class ZG_API OnDevice {
 /// literal in a kernel is an address of the device, which the host cannot read.
 enum class FaultSite : unsigned {
   none,
-  attention_backward_copies,  ///< a copy to shared memory never arrived; `place` is the block
+  attention_backward_copies,  ///< a copy to shared memory did not arrive; `place` is the block
   attention_backward_key_lengths,
   attention_backward_starts,
-  attention_forward_copies,  ///< the same
+  attention_forward_copies,  ///< as attention_backward_copies
   attention_forward_key_lengths,
   attention_forward_starts,
   binary_divisor,
@@ -48,12 +48,13 @@ enum class FaultSite : unsigned {
 };
 
 /// An invalid value that a kernel found. A kernel cannot throw, so the first thread that finds one
-/// writes it to memory that host and device share. The next synchronize() throws a ShapeError. It
-/// holds no pointer.
+/// writes it to memory that host and device share. The next synchronize() throws a ShapeError, or a
+/// DeviceError for attention_*_copies. A Fault holds no pointer.
 struct Fault {
   unsigned found = 0;
   FaultSite site = FaultSite::none;
-  long long value = 0, place = 0, limit = 0;  ///< valid: 0 to limit - 1; if limit is 0: not 0
+  /// Valid values are 0 to limit - 1. If limit is 0, all values but 0 are valid.
+  long long value = 0, place = 0, limit = 0;
 };
 
 /// The CUDA stream of a Stream, and the address where the kernels of the Stream report a Fault. A
@@ -61,20 +62,21 @@ struct Fault {
 ZG_API cudaStream_t handle(const Stream& stream);
 Fault* fault_place(const Stream& stream);
 
-/// Loads the code of a kernel onto the current device, the index-th, unless it is there. The first
-/// launch would do it, and the driver may wait for the device then, which can be a deadlock while a
-/// collective runs (collective_gate.h).
+/// Loads the code of a kernel onto the current device, the index-th, unless it is loaded already.
+/// Without this the first launch loads the code. The driver may then wait until the device is idle,
+/// which can be a deadlock while a collective runs (collective_gate.h).
 ZG_API void load_kernel(const void* kernel, int index);
 
-/// The number of hardware connections of a device, which its streams are spread over.
-/// CUDA_DEVICE_MAX_CONNECTIONS is set to the most, 32, before the first context is created, unless
-/// the user has set it. Streams that share a connection wait for each other's work: two ranks that
-/// launch two collectives in different orders would wait for ever. stream.cpp reuses streams, so
-/// that a device has as many as were alive at the same time, and NcclTransport refuses to run when
-/// they are more than the connections.
+/// The number of hardware connections of a device. CUDA distributes its streams over them.
+/// CUDA_DEVICE_MAX_CONNECTIONS is set to the maximum, 32, before the first context is created,
+/// unless the user has set it. Streams that share a connection wait for each other's work, so two
+/// ranks that launch two collectives in different orders would wait for ever. stream.cpp reuses
+/// streams, so that a device never has more streams than were in use at the same time.
+/// NcclTransport refuses to run if a device has more streams than connections.
 int hardware_connections();
 
-/// Functions of the driver API. The runtime library returns their addresses: nothing links libcuda.
+/// Functions of the driver API. The runtime library returns their addresses, so that the program is
+/// not linked with libcuda.
 struct Driver {
   CUresult (*error_name)(CUresult, const char**);
   CUresult (*device)(CUdevice*, int index);

@@ -8,10 +8,11 @@ namespace zg::cuda {
 // deadlock: rank 0 waits for its kernel, its kernel for rank 1's, and rank 1's launch for rank 0's
 // call. So such calls are made only while no collective of this process runs.
 //
-// A call that waits keeps no collective from starting: every rank of a running collective must be
-// able to join it. When a collective begins on some rank, all of its ranks have met
-// (runtime/comm), and their communication threads need nothing from the thread that waits. A rank
-// that waits joins no further collective, so its peers come to rest.
+// A call that waits does not keep collectives from starting, because every rank of a running
+// collective must be able to join it. When a collective begins on some rank, all of its ranks have
+// met (runtime/comm), and their communication threads do not need the thread that waits. A rank
+// that waits joins no further collective, so after the running ones no collective runs, and the
+// wait ends.
 
 /// Exists while NCCL works for one rank, from before the launch until the stream is idle. The
 /// constructor waits for a QuietProcess to end.
@@ -23,9 +24,9 @@ class RunningCollective {
   RunningCollective& operator=(const RunningCollective&) = delete;
 };
 
-/// Exists while a call is made that the driver may serialise. The constructor waits until no
-/// collective runs. A thread that runs a collective itself must not wait: then it does nothing. A
-/// thread may have several at a time.
+/// Exists while a call is made that may wait until the device is idle. The constructor waits until
+/// no collective runs. On a thread that runs a collective itself it does nothing, because that
+/// thread must not wait. A thread may have several objects of this class at a time.
 class QuietProcess {
  public:
   QuietProcess();

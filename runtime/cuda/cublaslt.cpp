@@ -17,7 +17,8 @@ struct Opened {
 };
 
 Opened open() {
-  // The version whose header this was compiled with, then the one before, whose calls are the same.
+  // First the version whose header this file was compiled with, then 13 and 12, whose functions
+  // have the same parameters.
   static const Library library({fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000),
                                 "libcublasLt.so.13", "libcublasLt.so.12"});
   Opened opened{.absence = library.absence()};
@@ -59,7 +60,7 @@ Wish wish() {
   if (text == "own") return Wish::own;
   if (text == "cublaslt") return Wish::cublaslt;
   raise<ConfigError>(
-      "ZG_CUDA_MATMUL is '{}'; expected own or cublaslt, or unset it for whichever is there", text);
+      "ZG_CUDA_MATMUL is '{}'; expected own, cublaslt or unset (cublaslt where installed)", text);
 }
 
 }  // namespace

@@ -29,8 +29,8 @@ struct CublasLt {
 /// ZG_CUDA_MATMUL=cublaslt it throws ConfigError if the library is absent. Any thread may call.
 const CublasLt* cublaslt();
 
-/// Whether a plan takes products to be cuBLASLt's: a run on a machine with the library would. It
-/// need not be on this machine. False with ZG_CUDA_MATMUL=own.
+/// Whether a plan counts products of matrices as calls of cuBLASLt, like a run on a machine that
+/// has the library. This machine need not have it. False with ZG_CUDA_MATMUL=own.
 bool plans_cublaslt();
 
 /// "cuBLASLt 13.0.2", or "own matmul (reason)".

@@ -16,7 +16,8 @@ namespace zg::cuda {
 namespace {
 
 /// The address ranges that the process has registered as pinned, or reserved for device memory, by
-/// their beginnings. A stream copies between the memory of any two devices, so there is one list.
+/// start address. A stream may copy between the memory of any two devices, so all devices share
+/// these maps.
 struct Ranges {
   std::shared_mutex mutex;
   std::map<const std::byte*, size_t> pinned, device;
@@ -36,8 +37,8 @@ struct Ranges {
 };
 
 /// One reserved range of virtual addresses; physical memory is mapped from its beginning on as the
-/// arena grows. So adjacent free blocks can always merge, and the reserved bytes are those that the
-/// device gave.
+/// arena grows. So adjacent free blocks can always merge, and the arena's reserved bytes equal the
+/// bytes that the device has allocated.
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : index_(index) {
@@ -101,7 +102,7 @@ class DeviceMemory final : public ArenaMemory {
   }
 
  private:
-  // Only a lack of memory is a refusal, with its cause. Any other error is thrown by its name.
+  // For a lack of memory it sets cause_ and returns false. It throws any other error.
   bool succeeds(CUresult result, const char* call) {
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
       cause_ = fmt::format("; {}: {}", call, describe(result));
@@ -119,10 +120,10 @@ class DeviceMemory final : public ArenaMemory {
 };
 
 /// Host memory that is page-locked as it grows, so that copies run asynchronously. Each growth is a
-/// registration of its own: one registration that grows would have to be given up and made again
-/// while copies use it, and slabs that no tensor crosses would change the layout of the arena and
-/// the bytes that a plan counts. A tensor may therefore span registrations, and CudaStream::copy
-/// cuts copies at their edges.
+/// registration of its own. A single registration would have to be removed and made again while
+/// copies use it. Registrations of a fixed size that no tensor may cross would change the layout of
+/// the arena and the bytes that a plan counts. So a tensor may span registrations, and
+/// CudaStream::copy splits copies at their boundaries.
 class PinnedMemory final : public ArenaMemory {
  public:
   explicit PinnedMemory(int index) : index_(index), memory_(host_memory()) {}
@@ -135,7 +136,7 @@ class PinnedMemory final : public ArenaMemory {
     try {
       const OnDevice on(index_);
       for (std::byte* chunk : chunks_) cudaHostUnregister(chunk);
-    } catch (const DeviceError&) {  // after an error of a kernel; the process must end
+    } catch (const DeviceError&) {  // a kernel failed before: all CUDA calls of the process fail
     }
   }
 
@@ -145,7 +146,7 @@ class PinnedMemory final : public ArenaMemory {
   bool grow(int64_t from, int64_t to) override {
     if (!memory_->grow(from, to)) return false;
     const QuietProcess quiet;
-    const OnDevice on(index_);  // otherwise the call would create a context on device 0
+    const OnDevice on(index_);  // without it the call would create a context on device 0
     std::byte* const chunk = base() + from;
     const auto bytes = static_cast<size_t>(to - from);
     if (const cudaError_t error = cudaHostRegister(chunk, bytes, cudaHostRegisterPortable);

@@ -17,8 +17,8 @@ namespace zg::cuda {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// NCCL reports a dead peer as a network error. The transport that watches the peers learns a
-/// moment later which rank it was.
+/// NCCL reports a dead peer as a network error. A moment later the communicator, which watches its
+/// peers, knows which rank it was, and `await` throws an error that names the rank.
 constexpr auto wait_for_cause = std::chrono::milliseconds(300);
 
 NcclType type_of(DType dtype) {
@@ -43,7 +43,8 @@ class NcclTransport final : public Transport {
     const OnDevice on(index_);
     stream_ = handle(stream);
     try {
-      // Connect at the first collective: its deadline then covers this, and errors name it.
+      // Connect in the first collective, so that its deadline covers the connection and errors name
+      // the collective.
       if (!comm_) {
         NcclConfig config;
         check(nccl_.comm_init_rank_config(&comm_, size_, id_, rank_, &config));
@@ -53,7 +54,7 @@ class NcclTransport final : public Transport {
       queued();
       await([this] { return settled() && is_idle(); });
     } catch (...) {
-      abort();  // otherwise the stream would never become idle
+      abort();  // without it the stream would never become idle
       throw;
     }
   }
@@ -208,7 +209,7 @@ class NcclTransport final : public Transport {
     settle(await);
   }
 
-  /// Returns once the NCCL call is queued on the stream. Later work on the stream runs after it.
+  /// Returns when the NCCL call is queued on the stream. Later work on the stream runs after it.
   void settle(const Await& await) {
     await([this] { return settled(); });
   }
@@ -232,11 +233,11 @@ class NcclTransport final : public Transport {
 
   void check(NcclResult result) const {
     if (result != NcclResult::success && result != NcclResult::in_progress)
-      raise<DeviceError>("NCCL: {}; NCCL_DEBUG=WARN says more", nccl_.get_error_string(result));
+      raise<DeviceError>("NCCL: {}; try NCCL_DEBUG=WARN", nccl_.get_error_string(result));
   }
 
-  // NCCL selects its device and then the one before: without a current context that is device 0,
-  // and would create a context there.
+  // ncclCommAbort selects its device and at the end the previous one. If no context is current,
+  // that is device 0, and selecting it creates a context there. So a context is made current first.
   void abort() noexcept {
     if (!comm_) return;
     try {
@@ -267,7 +268,7 @@ TransportEndpoint endpoint_of(int index, bool first) {
     std::snprintf(own.absence, sizeof own.absence, "%s", nccl_absence().c_str());
   } else if (first) {
     NcclId id;
-    // It fails on a machine without a network. Ranks that share a GPU need no id.
+    // ncclGetUniqueId fails on a machine without a network. Ranks that share a GPU need no id.
     if (const NcclResult result = library->get_unique_id(&id); result != NcclResult::success)
       std::snprintf(own.absence, sizeof own.absence, "no id for the ranks: %s",
                     library->get_error_string(result));

@@ -18,7 +18,7 @@ namespace zg::cuda {
 namespace {
 
 /// Pinned memory of each stream for data from and to pageable memory, in two halves: one is filled
-/// while the device still copies from the other. It is not counted as a tensor's.
+/// while the device still copies from the other. It is not counted as tensor memory.
 constexpr size_t staging_bytes = size_t{1} << 20, half_bytes = staging_bytes / 2;
 
 std::string describe(const Fault& fault) {
@@ -96,9 +96,9 @@ struct Queue {
   std::array<cudaEvent_t, 2> half_done = {};
 };
 
-/// The streams of all devices. A stream is used again rather than destroyed. CUDA gives each new
-/// stream the next hardware connection, so that streams which are made again and again would come
-/// to share one.
+/// The streams of all devices. A stream is not destroyed but used again. CUDA assigns the hardware
+/// connections to new streams in turn. So if streams were destroyed and created repeatedly, two
+/// streams in use could get the same connection.
 struct Pool {
   std::mutex mutex;
   std::map<int, std::vector<Queue>> idle;
@@ -177,7 +177,7 @@ class CudaStream final : public Stream {
     try {
       const OnDevice on(state_.index);
       cudaStreamSynchronize(queue_.stream);
-    } catch (const DeviceError&) {  // after an error of a kernel; the process must end
+    } catch (const DeviceError&) {  // a kernel failed before: all CUDA calls of the process fail
     }
     *queue_.fault = {};
     const std::lock_guard lock(Pool::all().mutex);
@@ -192,20 +192,20 @@ class CudaStream final : public Stream {
   LaunchCounter* launches() const override { return state_.launches_on(*this); }
 
   void synchronize() override {
-    // After an error the fetched values must not be read.
+    // If this function throws, the values must not be delivered. So they are removed first.
     const std::vector<Fetched> fetched = std::exchange(fetched_, {});
     if (awaits_collectives()) state_.unconfirmed.confirm();
     const OnDevice on(state_.index);
     const cudaError_t error = cudaStreamSynchronize(queue_.stream);
     staged_bytes_ = 0;
     is_busy_ = {};
-    if (queue_.fault->found)  // says more than the error of a kernel that ended with __trap()
+    if (queue_.fault->found)  // more precise than the error of a kernel that ended with __trap()
       throw_fault(std::exchange(*queue_.fault, {}));
     check(error, name_);
     for (const Fetched& one : fetched) one.deliver();
     if (LaunchCounter* counter = launches()) counter->add_wait();
   }
-  // A copy must not span two registrations of pinned memory: it is cut at their edges.
+  // A copy must not span two registrations of pinned memory, so it is split at their boundaries.
   void copy(void* to, const void* from, size_t bytes) override {
     state_.count_copy(*this, to, from, bytes);
     const OnDevice on(state_.index);
@@ -253,8 +253,8 @@ class CudaStream final : public Stream {
   Fault* fault() const { return queue_.fault; }
 
  private:
-  /// Bytes that the device copies to the staging memory. The owner shares them, so that it may go
-  /// away before they have arrived.
+  /// Bytes that the device copies to the staging memory. `to` is shared with the PendingItem, which
+  /// may be destroyed before the bytes have arrived.
   struct Fetched {
     std::shared_ptr<std::vector<std::byte>> to;
     std::byte* staged = nullptr;
@@ -262,8 +262,8 @@ class CudaStream final : public Stream {
     void deliver() const { std::memcpy(to->data(), staged, to->size()); }
   };
 
-  /// The next `bytes` of the staging memory, which fit in a half. Waits until the device has
-  /// finished with a half before that is filled again.
+  /// The next `bytes` of the staging memory, which fit in a half. Before a half is filled again, it
+  /// waits until the device has finished with that half.
   std::byte* staging_place(size_t bytes) {
     constexpr size_t alignment = 16;
     if (staged_bytes_ + bytes > half_bytes) {
@@ -282,8 +282,8 @@ class CudaStream final : public Stream {
     staged_bytes_ += (bytes + alignment - 1) / alignment * alignment;
     return place;
   }
-  /// Whether this is the compute queue and waits for collectives. Before the host waits for such a
-  /// queue it waits for the collectives, so that their errors are thrown and the group is known.
+  /// Whether this is the compute queue and has queued waits for collectives. Before the host waits
+  /// for such a queue, it waits for the collectives themselves, so that their errors are thrown.
   bool awaits_collectives() const {
     return state_.compute.get() == this && !state_.unconfirmed.empty();
   }
@@ -291,7 +291,7 @@ class CudaStream final : public Stream {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_.stream), "copy");
   }
   /// Copies pageable data to the staging memory, so that the caller may change it. CUDA does not
-  /// promise that: where the device reads the host's memory by itself, it may read it late.
+  /// guarantee that: a device that accesses host memory directly may read it later.
   const std::byte* stage(const std::byte* from, size_t bytes) {
     std::byte* const place = staging_place(bytes);
     std::memcpy(place, from, bytes);

@@ -86,7 +86,7 @@ Function extension(const char* name) {
   if (api().driverGetExtensionFunctionAddress(driver().handle, name, &found) != ZE_RESULT_SUCCESS ||
       !found)
     raise<DeviceError>(
-        "hpu: the driver has no {}, so that devices do not reach pinned memory; expected Intel's "
+        "hpu: the driver has no {}, so that devices cannot use pinned memory; expected Intel's "
         "driver of 2022 or newer; try a newer driver, or cpu",
         name);
   return reinterpret_cast<Function>(found);
@@ -110,8 +110,8 @@ const char* name_of(ze_result_t result) {
   return nullptr;
 }
 
-/// The GPUs of one driver; NPUs and FPGAs are not used. A driver whose devices are CPUs is accepted
-/// only if its name says that it is for tests.
+/// The GPUs and CPUs of one driver. NPUs and FPGAs are not used. A CPU is the device of a test
+/// driver, which emulator_name() reports.
 std::vector<ze_device_handle_t> devices_of(ze_driver_handle_t driver) {
   uint32_t count = 0;
   check(api().deviceGet(driver, &count, nullptr), "zeDeviceGet");

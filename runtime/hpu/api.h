@@ -64,7 +64,7 @@ const Api& api();
 /// Throws DeviceError "hpu: WHAT: NAME_OF_THE_ERROR" unless `result` is success.
 void check(ze_result_t result, const char* what);
 
-/// The accelerators: the GPUs of the first driver that has GPUs.
+/// The accelerators: the GPUs, or in tests CPUs, of the first driver that has any.
 struct Driver {
   ze_driver_handle_t handle = nullptr;
   ze_context_handle_t context = nullptr;

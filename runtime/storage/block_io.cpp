@@ -61,7 +61,7 @@ class PreadIo final : public BlockIo {
     } catch (const std::system_error& error) {  // the system refuses more threads: these suffice
       if (threads_.empty())
         raise<OutOfMemory>(
-            "nvme: the system refused a thread: {}; expected room below `ulimit -u`; try a higher "
+            "nvme: the system refused a thread: {}; expected fewer than `ulimit -u`; try a higher "
             "limit",
             error.what());
     }

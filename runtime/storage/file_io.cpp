@@ -205,7 +205,7 @@ void File::sync() {
 }
 
 void File::close() {
-  // EINTR: Linux has closed the file all the same.
+  // EINTR: Linux has closed the file anyway.
   if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail("close", path_);
 }
 
@@ -221,7 +221,8 @@ std::string target_of(const std::string& path) {
   return error ? path : target.string();
 }
 
-/// False for what a new file must not replace: a device, a pipe, a file that stdout is.
+/// False for a path that a new file must not replace: a device, a pipe, or the name of an open
+/// descriptor such as /dev/stdout.
 bool is_replaceable(const std::string& path) {
   std::error_code missing;
   for (const char* open : {"/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/"})
@@ -244,7 +245,7 @@ UnfinishedFile::~UnfinishedFile() {
   if (in_place_ || finished_) return;
   try {
     if (file_.has_its_path()) ::unlink(file_.path().c_str());
-  } catch (const FileError&) {  // ignored: the next one of this PATH removes it
+  } catch (const FileError&) {  // ignored: the next UnfinishedFile of this PATH removes the file
   }
 }
 

@@ -17,12 +17,12 @@ namespace zg {
 ///
 /// New files are written into a hidden folder beside the old ones, FOLDER/.replacing_NAME. finish()
 /// first replaces each file by a symbolic link into that folder, which still leads to the old file.
-/// Then it exchanges two folders in one system call, so that all links lead to the new files. At
-/// last it replaces each link by its new file. If the process is killed meanwhile, the next FileSet
-/// of the same folder and name completes or reverts its work. Until then the links can be read like
-/// files but must not be moved. Work is continued only if the hidden folder has the list of the
-/// files, and each has one of its checksums: a folder from elsewhere may have links there that lead
-/// out of it. No link below `folder` is followed.
+/// Then it exchanges two folders in one system call, so that all links lead to the new files.
+/// Finally it replaces each link by its new file. If the process is killed meanwhile, the next
+/// FileSet of the same folder and name completes or reverts its work. Until then the links can be
+/// read like files but must not be moved. Work is continued only if the hidden folder has the list
+/// of the files, and each file has its old or its new checksum, because a folder that was copied
+/// from elsewhere may contain links that lead out of it. No link below `folder` is followed.
 ///
 /// On a file system without symbolic links or without exchange (NFS) only a set of new files can be
 /// written, and the file that was added last gets its name last. A set that would replace files

@@ -17,15 +17,15 @@ namespace zg {
 /// Reads a safetensors file. The header is checked when the file is opened: offsets in bounds, no
 /// overlap, sizes equal to shape times dtype, no duplicate names, header up to 100 MB. Tensors are
 /// read on request. Throws FileError naming file, tensor and offset. A tensor that this library
-/// cannot hold, of dtype F8_E4M3 or of seven axes for example, is an entry without use.
+/// cannot hold, of dtype F8_E4M3 or of seven axes for example, has an entry but cannot be read.
 class ZG_API SafetensorsReader {
  public:
   struct Entry {
     DType dtype;
     Shape shape;
     int64_t begin, end;  ///< byte offsets from the start of the file
-    /// "F8_E4M3 [4]": dtype and shape in the file if DType or Shape does not have them; the entry's
-    /// own are then the tensor's bytes, as u8. Else empty.
+    /// "F8_E4M3 [4]": dtype and shape in the file if DType or Shape cannot express them. `dtype`
+    /// and `shape` then describe the tensor's bytes, as u8. Empty for other tensors.
     std::string foreign = {};
   };
 
@@ -75,15 +75,15 @@ class ZG_API SafetensorsWriter {
   void write_floats(std::span<const float> values);
   /// Writes the next bytes of an entry that is written in several calls.
   void write_part(std::span<const std::byte> bytes);
-  const std::string& header_checksum() const;  ///< as the reader's
+  const std::string& header_checksum() const;  ///< the same as in SafetensorsReader
   void finish();                               ///< syncs the file to disk and renames it to PATH
 
  private:
   std::unique_ptr<struct SafetensorsWriterState> state_;
 };
 
-/// The tensors of a folder written by Hugging Face's transformers: in model.safetensors, or in the
-/// files that model.safetensors.index.json lists, which decides which file has a tensor. Throws
+/// The tensors of a folder written by Hugging Face's transformers. They are in model.safetensors,
+/// or in several files; then model.safetensors.index.json lists the file of each tensor. Throws
 /// FileError naming file, tensor and offset; Unsupported if the folder has only pickles. Symbolic
 /// links are followed, because a downloaded model is a folder of links. File names in the index
 /// that lead out of the folder are refused.
@@ -96,7 +96,7 @@ class ZG_API SafetensorsFolder {
   bool contains(const std::string& name) const { return place_of_.contains(name); }
   const Shape& shape(const std::string& name) const;  ///< FileError unless it can be read as floats
   DType dtype(const std::string& name) const;         ///< as stored
-  /// Tensors of the index that its file lacks, and that file.
+  /// Tensors that the index lists for a file that does not have them, each with this file.
   const std::map<std::string, std::string>& absent() const { return absent_; }
   /// Tensors of the files that the index does not list, or lists in another file.
   const std::vector<std::string>& unlisted() const { return unlisted_; }

@@ -21,7 +21,7 @@ int64_t blocks_of(const Tensor& file) {
   return (end - begin) * block;
 }
 
-/// Queues the transfer; note_of() and the counts are the caller's.
+/// Queues the transfer. The caller gets `note` from note_of() and counts the bytes.
 SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::SpanInfo note) {
   if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
     raise<ShapeError>("swap: expected equal sizes and element types, got {} and {}", from.shape(),

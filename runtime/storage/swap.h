@@ -12,23 +12,24 @@ namespace zg {
 /// Identifies a transfer between memory and Space::file that start_swap() has queued.
 using SwapTicket = int64_t;
 
-/// Queues a copy from a tensor in Space::file to one in memory, or the other way. Equal numel and
-/// dtype, on one device. Transfers run in the order of the calls, on a worker thread of the device.
-/// The memory must not be used until wait_for_swap(). A meta device counts the bytes and moves
-/// none. The parts of the name are joined for traces; without a name it is the current NameScope's.
+/// Queues a copy from a tensor in Space::file to one in memory, or from memory to Space::file. Both
+/// must have the same numel and dtype and be on one device. Transfers run in the order of the
+/// calls, on a worker thread of the device. The memory must not be used until wait_for_swap(). A
+/// meta device counts the bytes and moves none. The parts of `name` are joined for traces. If there
+/// are none, traces show the name of the current NameScope.
 ZG_API SwapTicket start_swap(const Tensor& from, const Tensor& to,
                              std::initializer_list<std::string_view> name = {});
 /// Blocks until this transfer and all before it are done. Throws FileError if the disk failed or
 /// returned other bytes than were written.
 ZG_API void wait_for_swap(const Device& device, SwapTicket ticket);
 /// For a read by a second thread, in two calls. First the thread that uses the device calls
-/// count_read(): so the byte counts do not depend on timing. Then the second thread calls
+/// count_read(), so that the byte counts do not depend on timing. Then the second thread calls
 /// read_counted(), which returns when the read is done and throws FileError. Traces do not record
-/// it.
+/// this read.
 ZG_API void count_read(const Tensor& file);
 ZG_API void read_counted(const Tensor& file, const Tensor& memory);
 
-ZG_API SwapCount swapped(const Device& device);  ///< so far
+ZG_API SwapCount swapped(const Device& device);  ///< bytes read and written so far
 
 /// How Space::file is accessed, "io_uring past the page cache"; empty: Space::file was not used
 /// yet.

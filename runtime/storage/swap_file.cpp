@@ -161,8 +161,8 @@ void SwapFile::start(const Part& part, Ticket ticket) {
   if (part.writes) store_checksums(part.first, blocks_of(slot));  // while the disk writes
 }
 
-// A write must keep the bytes of its first and last block that it does not cover: reads these
-// blocks.
+// A write must keep the bytes of its first and last block that it does not cover. So this reads
+// these blocks.
 void SwapFile::load_ends(int slot, const Part& part, Ticket ticket) {
   const auto load = [&](int64_t index) {
     const int64_t begin = index * block;

@@ -14,8 +14,8 @@
 namespace zg {
 namespace {
 
-// The byte where the text is nested deeper than `depth`, or where its string number `string`
-// begins; else the text's size.
+// Returns the offset at which the text is nested deeper than `depth`, or at which its string number
+// `string` begins, whichever is first. Returns the text's size if there is neither.
 size_t find_in_json(std::string_view text, int depth, int64_t string) {
   bool is_inside = false;  // a string
   for (size_t at = 0; at < text.size(); ++at) {
@@ -67,7 +67,7 @@ class JsonBuilder {
     auto& members = *open_.back()->template get_ptr<typename Json::object_t*>();
     if constexpr (std::is_same_v<Json, nlohmann::json>)
       member_ = &members[std::move(name)];
-    else  // its operator[] compares with each key before
+    else  // ordered_json's operator[] would compare the name with each earlier key
       member_ = &static_cast<std::vector<typename Json::object_t::value_type>&>(members)
                      .emplace_back(std::move(name), nullptr)
                      .second;

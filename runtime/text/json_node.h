@@ -18,7 +18,7 @@ ZG_API std::string brief(const nlohmann::json& value);
 /// key is absent. A value of another type than asked for is a FileError.
 struct ZG_API JsonNode {
   const nlohmann::json& value;
-  std::string name;         ///< of the root: the file, ": "
+  std::string name;         ///< of the root: the file and ": "
   std::string source = {};  ///< the text of a line of for_each_json_line()
   std::string advice = {};  ///< end of the messages of fail(): "; try ..."
 
@@ -34,7 +34,7 @@ struct ZG_API JsonNode {
   int64_t count(int64_t absent) const;
   int32_t id() const;
 
-  // Unsupported unless the value is this one or absent.
+  // These throw Unsupported unless the value is the required one or absent.
   void require(const nlohmann::json& only) const;
   void require_false() const;
   void require_empty() const;
@@ -43,9 +43,10 @@ struct ZG_API JsonNode {
   void require_type(const char* type) const;
 };
 
-/// Reads a file with a JSON object on each line, in UTF-8. Lines of white space are left out.
-/// `place` is "PATH:LINE", which the name of `line` begins with, too. Throws FileError, with the
-/// place, for another line. A ConfigError that `use` throws gets the place.
+/// Reads a file with a JSON object on each line, in UTF-8. Lines that have only white space are
+/// skipped. `place` is "PATH:LINE", and the name of `line` begins with it. Throws FileError, with
+/// the place, for a line that is not a JSON object. If `use` throws ConfigError, the place is added
+/// to its message.
 ZG_API void for_each_json_line(
     const std::string& path,
     const std::function<void(const JsonNode& line, const std::string& place)>& use);

@@ -9,8 +9,9 @@
 namespace zg {
 
 /// Prints to stdout or stderr, with escape_controls() and a newline at the end unless there is one.
-/// All lines go out here, because names from files that others wrote may be in them. Only help, the
-/// progress line and the text that a model generates do not (tests/check_layers.py).
+/// All lines are printed here, because they may contain names from files of unknown origin. Only
+/// help, the progress line and the text that a model generates are printed directly
+/// (tests/check_layers.py).
 ZG_API void print_escaped(std::FILE* stream, const std::string& lines);
 
 template <class... Args>

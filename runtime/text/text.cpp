@@ -40,7 +40,7 @@ void append_shown(std::string& line, const std::string& source, size_t& at, cons
 
 // Damerau-Levenshtein: two swapped neighbours count as one error. SIZE_MAX: above `most`.
 size_t edit_distance(const std::string& a, const std::string& b, size_t most) {
-  // The lengths alone differ by more than `most`; a word may also be a whole file.
+  // The difference of the lengths is a lower bound. It is checked first, because `a` may be long.
   if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > most) return SIZE_MAX;
   const size_t width = b.size() + 1;
   std::vector<size_t> table((a.size() + 1) * width);

@@ -126,7 +126,7 @@ TEST_CASE("ZG_CUDA_MATMUL is own or cublaslt" * doctest::test_suite("every devic
   CHECK(cuda::describe_matmul() == "own matmul (ZG_CUDA_MATMUL=own)");
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublas");
   CHECK_THROWS_WITH_AS(cuda::cublaslt(),
-                       "ZG_CUDA_MATMUL is 'cublas'; expected own or cublaslt, or unset it for "
-                       "whichever is there",
+                       "ZG_CUDA_MATMUL is 'cublas'; expected own, cublaslt or unset (cublaslt "
+                       "where installed)",
                        ConfigError);
 }

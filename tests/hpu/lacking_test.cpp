@@ -18,7 +18,7 @@ TEST_CASE("a driver that cannot import host memory is refused, and the function 
   const Outcome refused = checked(zerograd(short_run), 1);
   CHECK(contains(refused.error,
                  "DeviceError: hpu: the driver has no "
-                 "zexDriverImportExternalPointer, so that devices do not reach "
+                 "zexDriverImportExternalPointer, so that devices cannot use "
                  "pinned memory"));
   CHECK(contains(refused.error, "try a newer driver, or cpu"));
 }

@@ -101,7 +101,7 @@ TEST_CASE(
       {"--with_tracking", "--with-tracking: expected --output-dir DIR", 2},
       {"--with_tracking --tensorboard-dir x --report_name y", "--report-name: expected one of", 2},
       {"--max_source_length 128", "--max-source-length: expected an encoder-decoder model", 2},
-      {"--source_prefix chatbot:", "got a model with a decoder alone, which reads one text", 2},
+      {"--source_prefix chatbot:", "got a decoder-only model, which reads one text", 2},
       {"--max_target_length 64", "--max-target-length: ", 2},
       {"--val_max_target_length 64", "--val-max-target-length: ", 6},
       {"--val_min_target_length 20", "--val-min-target-length: ", 6},

@@ -32,7 +32,7 @@ struct GenerateBench {
 struct Generated {
   models::GPTConfig model;
   int threads;
-  double read = 0.0;  ///< from measure_read_bandwidth(), on an accelerator from measure_copy_rate()
+  double read = 0.0;  ///< bytes/s of measure_read_bandwidth(); accelerator: measure_copy_rate()
   double weight_bytes = 0.0;     ///< bytes of parameters that generating one token reads
   std::vector<double> prefills;  ///< seconds until the first token, sorted
   std::vector<double> tokens;    ///< seconds for each later token, sorted
@@ -63,41 +63,41 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
   const CommandLine line = {
       .usage = "zerograd bench generate [flags]",
       .summary =
-          "Generates from random weights as generate does, the likeliest token each time: the\n"
-          "prompt at once, then a token at a time with the keys and values of those before it,\n"
-          "beside the time in which memory gives up the weights.",
+          "Generates as zerograd generate does, from random weights, always the likeliest token:\n"
+          "the prompt in one pass, then token by token with a cache of keys and values. Compares\n"
+          "the time of a token with the time in which memory can read the weights.",
       .groups =
           {{"model",
             {flag_named("--model-type", train), flag_named("--n-layer", train),
              flag_named("--n-head", train), flag_named("--n-embd", train),
              integer_flag({"--block-size"}, model.block_size, "longest sequence", {2, nullptr}),
-             integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
+             integer_flag({"--vocab-size"}, model.vocabulary, "number of tokens in the vocabulary",
                           {1, nullptr}),
              flag_named("--position-embedding", train), flag_named("--tied", train),
-             dtype_flag({"--precision"}, options.values.compute, "of the computation [f32]"),
+             dtype_flag({"--precision"}, options.values.compute, "dtype of the computation [f32]"),
              dtype_flag({"--dtype"}, options.values.stored,
                         "dtype in which weights are stored [--precision]")}},
            {"bench",
             {integer_flag({"--prompt"}, options.prompt, "tokens of the prompt", {1, nullptr}),
              integer_flag({"--tokens"}, options.tokens, "tokens to generate", {2, nullptr}),
-             integer_flag({"--batch-size"}, options.batch, "prompts at once", {1, nullptr}),
-             integer_flag({"--repeats"}, options.repeats, "times, after one that is not counted",
+             integer_flag({"--batch-size"}, options.batch, "prompts in a batch", {1, nullptr}),
+             integer_flag({"--repeats"}, options.repeats, "measurements, after one for warm-up",
                           {1, nullptr}),
              flag_named("--threads", train), flag_named("--device", train),
-             path_flag({"--json"}, "F", options.json, PathUse::writes, "writes the same as JSON")}},
+             path_flag({"--json"}, "F", options.json, PathUse::writes, "write results as JSON")}},
            unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench generate --tied --precision bf16 --batch-size 8"};
   if (!parse(line, arguments, train.given)) return false;
   check_model(train);
   if (is_seq2seq(train))
     throw Unsupported(
-        "--model-type: bench generate takes models with a decoder alone; try zerograd bench "
-        "seq2seq");
+        "--model-type: bench generate takes decoder-only models; try zerograd bench seq2seq");
   if (const int64_t own = own_vocabulary(train); own > 0 && !train.has("--vocab-size"))
     model.vocabulary = own;
   if (options.prompt + options.tokens > model.block_size)
     raise<ConfigError>(
-        "--tokens: expected at most the {} of --block-size with the prompt's, got {} and {}",
+        "--tokens: expected --prompt and --tokens to add up to at most {} (--block-size), got {} "
+        "and {}",
         model.block_size, options.prompt, options.tokens);
   refuse_emulator(options.train.device_flags.type);
   check_writable("--json", options.json);

@@ -67,13 +67,12 @@ int bench_kernels(const std::vector<std::string>& arguments) {
   const CommandLine line = {
       .usage = "zerograd bench kernels [flags]",
       .summary =
-          "Measures what this machine reaches at most, then every kernel beside the limit that\n"
-          "bounds it: multiply-adds on registers, or memory that is read or updated. Bytes are\n"
-          "those of each operand once; operands that a cache holds exceed 100 % of memory, and "
-          "the\n"
-          "row names the cache. Takes some minutes and up to 2 GiB; on an accelerator up to 16 "
-          "GiB,\n"
-          "for larger operands, beside the rate of a copy and of the largest product there.",
+          "Measures the limits of this machine, then compares every kernel with the limit that\n"
+          "bounds it: multiply-adds on registers, or memory that is read or updated. The bytes\n"
+          "are those of each operand, counted once. If a cache holds the operands, a row may\n"
+          "exceed 100 % of memory, and it names the cache. Takes some minutes and up to 2 GiB.\n"
+          "On an accelerator the limits are the rates of a copy and of the largest product, and\n"
+          "operands are larger: up to 16 GiB.",
       .groups = {{"flags",
                   {text_flag(
                        {"--filter"}, "RE", filter,
@@ -85,7 +84,7 @@ int bench_kernels(const std::vector<std::string>& arguments) {
                     [&](const std::string& name, const std::string& value) {
                       threads = parse_threads(name, value);
                     }},
-                   path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}},
+                   path_flag({"--json"}, "F", json, PathUse::writes, "write results as JSON")}},
                  unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench kernels --filter 'attention.*f32' --threads 1"};
   Given given;

@@ -29,7 +29,7 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
   CommandLine line = {
       .usage = "zerograd bench matmul-algorithms --device cuda --out F [flags of train]",
       .summary =
-          "Plans a step of train for its products, measures several algorithms of cuBLASLt for\n"
+          "Plans a step of train to find its products, measures several cuBLASLt algorithms for\n"
           "each on the first GPU, and writes the fastest to a file. train --matmul-algorithms F\n"
           "multiplies by them where its products have the same sizes: give both the same model,\n"
           "batch and --data. Another measurement may find other algorithms, which round\n"
@@ -40,13 +40,13 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
                    integer_flag({"--candidates"}, options.candidates,
                                 "algorithms of each product, the heuristic's first", {1, nullptr}),
                    integer_flag({"--rounds"}, options.rounds,
-                                "times that each is measured; the median counts", {1, nullptr})}}},
+                                "measurements of each; the median counts", {1, nullptr})}}},
       .notes =
           "  zerograd bench matmul-algorithms --device cuda --model-type gpt2 --precision bf16 \\\n"
           "      --batch-size 8 --data input.txt --out gpt2.json\n"
           "  zerograd train --device cuda --model-type gpt2 --precision bf16 --batch-size 8 \\\n"
           "      --data input.txt --matmul-algorithms gpt2.json"};
-  // Those of the output and of the length of a run do not change its products.
+  // Flags of the output and of the length of a run do not change its products.
   for (FlagGroup& group :
        train_groups_without(train, {"output", "checkpoints", "tuning", "--steps", "--epochs",
                                     "--limit-train-batches", "--inject", "--dump-collectives",
@@ -69,7 +69,7 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
 /// its own.
 std::set<MatmulProblem> products_of(const Run& run) {
   Run planned = run;
-  planned.options.device_flags.device.count_launches = true;  // so that kernels choose
+  planned.options.device_flags.device.count_launches = true;  // kernels then note their products
   const PlannedProducts products;
   const Axes& axes = run.options.axes;
   const zero::Optimizers optimizers(run.options.engine.update);

@@ -37,8 +37,8 @@ namespace {
 /// memory, AdamW on states in memory or on the disk, and both at once. On an accelerator it
 /// measures copies to and from pinned memory and AdamW without a disk.
 struct OffloadBenchOptions {
-  int64_t bytes =
-      256 << 20;  ///< size of one transfer, and of the master weights that AdamW updates
+  /// Size of one transfer, and of the master weights that AdamW updates.
+  int64_t bytes = 256 << 20;
   Device::Type type = Device::Type::cpu;
   DeviceOptions device;  ///< threads, the directory on the disk and its requests
 };
@@ -392,15 +392,15 @@ int bench_offload(const std::vector<std::string>& arguments) {
   const CommandLine line = {
       .usage = "zerograd bench offload [flags]",
       .summary =
-          "Measures the rates of a drive and of memory, then transfers between them, AdamW with\n"
-          "its states in memory or on the drive, and how much of the transfers AdamW hides.\n"
-          "Takes 5 times --size of memory, 4 times of the drive, and half a minute; leaves no\n"
+          "Measures the rates of a disk and of memory, then transfers between them, AdamW with\n"
+          "its states in memory or on the disk, and how far AdamW overlaps with the transfers.\n"
+          "Takes 5 times --size of memory, 4 times --size of disk, and half a minute; leaves no\n"
           "file. For an accelerator it measures copies to and from pinned memory, and AdamW with\n"
           "its states on the device or on the host.",
       .groups = {
           {"flags",
            {path_flag({"--nvme-path"}, "DIR", swap.directory, PathUse::watches,
-                      "a directory on the drive"),
+                      "a directory on the disk"),
             size_flag({"--size"}, options.bytes,
                       "bytes of a transfer, and of the masters that AdamW updates"),
             integer_flag({"--threads"}, threads, "threads to compute with; 0: every core"),
@@ -416,7 +416,7 @@ int bench_offload(const std::vector<std::string>& arguments) {
   if (options.bytes < min_bytes || options.bytes % min_bytes != 0)
     raise<ConfigError>("--size: expected a multiple of 1MiB, got {}", options.bytes);
   if (!is_directory(swap.directory))
-    raise<FileError>("--nvme-path: {} is not a directory; expected one on the drive to measure",
+    raise<FileError>("--nvme-path: {} is not a directory; expected one on the disk to measure",
                      swap.directory);
   check_writable("--json", json);
   const std::regex pattern = pattern_of(filter);

@@ -122,18 +122,18 @@ int bench_pipeline(const std::vector<std::string>& arguments) {
   const CommandLine line = {
       .usage = "zerograd bench pipeline [flags]",
       .summary =
-          "How long stages of a pipeline wait for each other, beside (p - 1) / (m + p - 1) of p\n"
-          "stages and m micro-batches. Stages are ranks as threads, and sleep for as long as work\n"
-          "would take, so that what is measured is the schedule and the messages.",
+          "Measures the idle time of pipeline stages, and compares it with (p - 1) / (m + p - 1)\n"
+          "for p stages and m micro-batches. Stages are ranks as threads. They sleep instead of\n"
+          "computing, so only the schedule and the messages are measured.",
       .groups = {
           {"flags",
            {integer_flag({"--stages"}, options.stages, "stages", {1, nullptr}),
             integer_flag({"--micro-batches"}, options.micro_batches, "micro-batches of a step",
                          {1, nullptr}),
             number_flag({"--forward-ms"}, options.forward_ms, positive,
-                        "a stage's forward; its backward takes twice as long"),
+                        "time of a stage's forward; its backward takes twice as long"),
             integer_flag({"--steps"}, options.steps, "steps that are measured", {1, nullptr}),
-            path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}}}};
+            path_flag({"--json"}, "F", json, PathUse::writes, "write results as JSON")}}}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
   check_writable("--json", json);

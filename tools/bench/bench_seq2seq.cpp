@@ -220,10 +220,10 @@ bool parse(const std::vector<std::string>& arguments, Seq2SeqBench& options, std
   const CommandLine line = {
       .usage = "zerograd bench seq2seq --device-memory SIZE [flags]",
       .summary =
-          "Fine-tuning of an encoder-decoder model with data parallelism and with ZeRO-2: the\n"
-          "largest batches of a rank for training and for generation, by plans, and with --run\n"
-          "the seconds of an epoch of each, after which the memory equals the plan. No batch is\n"
-          "larger than a rank's share of --n-train or --n-val.",
+          "Fine-tunes an encoder-decoder model with data parallelism and with ZeRO-2. Plans find\n"
+          "the largest batches of a rank for training and for generation. With --run an epoch of\n"
+          "each is run: its seconds are measured, and its memory is compared with the plan. No\n"
+          "batch is larger than a rank's share of --n-train or --n-val.",
       .groups = {{"model",
                   {{{"--model-type"},
                     "NAME",
@@ -237,8 +237,8 @@ bool parse(const std::vector<std::string>& arguments, Seq2SeqBench& options, std
                    size("--decoder-layers", options.decoder_layers, "layers of the decoder"),
                    size("--n-embd", options.width, "width"),
                    size("--n-head", options.heads, "heads"),
-                   size("--vocab-size", options.vocabulary, "tokens that the model knows"),
-                   dtype_flag({"--precision"}, options.compute, "of the computation [f16]")}},
+                   size("--vocab-size", options.vocabulary, "number of tokens in the vocabulary"),
+                   dtype_flag({"--precision"}, options.compute, "dtype of the computation [f16]")}},
                  {"work",
                   {integer_flag({"--max-source-length"}, options.source, "tokens of a source",
                                 {1, nullptr}),
@@ -257,7 +257,7 @@ bool parse(const std::vector<std::string>& arguments, Seq2SeqBench& options, std
                                 "threads for kernels, of each rank; 0: its share of the cores"),
                    size_flag({"--device-memory"}, options.memory, "memory of each rank's device"),
                    switch_flag({"--run"}, options.runs, "also run an epoch of each"),
-                   path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}}},
+                   path_flag({"--json"}, "F", json, PathUse::writes, "write results as JSON")}}},
       .notes =
           "  zerograd bench seq2seq --device-memory 24GB\n"
           "  zerograd bench seq2seq --device-memory 64MiB --n-embd 64 --n-head 4 --decoder-layers "

@@ -28,12 +28,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t traced = 2;  // steps
+constexpr int64_t traced = 2;  // number of traced steps
 
 /// A row of the profile: one part of the time of the steps.
 struct ProfileRow {
-  std::string
-      part;        ///< "matmul forward", "layer_norm", ..., a kernel's own name, "between kernels"
+  /// "matmul forward", "layer_norm", ..., the name of any other kernel, or "between kernels".
+  std::string part;
   double seconds;  ///< total over all profiled steps
 };
 
@@ -130,14 +130,13 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
   CommandLine line = {
       .usage = "zerograd bench step [flags of train]",
       .summary =
-          "Takes the steps of train, on random tokens: some to warm up, then those that are "
-          "timed,\n"
-          "then 2 that are traced, for where the time goes. Bits and speed are train's.",
+          "Takes steps of train on random tokens: warm-up steps, timed steps, and 2 traced steps,\n"
+          "which show the time of each part. Bits and speed are those of train.",
       .groups = {{"bench",
-                  {integer_flag({"--steps"}, options.steps, "steps that are timed", {1, nullptr}),
-                   integer_flag({"--warm-up"}, options.warm_up, "steps before them"),
+                  {integer_flag({"--steps"}, options.steps, "timed steps", {1, nullptr}),
+                   integer_flag({"--warm-up"}, options.warm_up, "steps before the timed ones"),
                    path_flag({"--json"}, "F", options.json, PathUse::writes,
-                             "writes the same as JSON")}}},
+                             "write results as JSON")}}},
       .notes = "  zerograd bench step --model-type gpt2 --tied --block-size 256 --batch-size 4"};
   // Options for reading and writing files and for the length of a run do not change a step.
   for (FlagGroup& group : train_groups_without(
@@ -147,7 +146,7 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
             "--init", "--from-hf", "--inject", "--dump-collectives"})) {
     for (Flag& flag : group.flags) {
       if (flag.names[0] == "--block-size") flag.help = "longest sequence [128]";
-      if (flag.names[0] == "--vocab-size") flag.help = "tokens that the model knows [50257]";
+      if (flag.names[0] == "--vocab-size") flag.help = "number of tokens in the vocabulary [50257]";
     }
     line.groups.push_back(std::move(group));
   }
@@ -155,7 +154,7 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
   check_train(train);
   if (is_seq2seq(train))
     throw Unsupported(
-        "--model-type: bench step takes models with a decoder alone; try zerograd bench seq2seq");
+        "--model-type: bench step takes decoder-only models; try zerograd bench seq2seq");
   if (const int64_t own = own_vocabulary(train); own > 0 && !train.has("--vocab-size"))
     train.model.vocabulary = own;
   return true;

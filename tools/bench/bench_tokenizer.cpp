@@ -98,16 +98,16 @@ int bench_tokenizer(const std::vector<std::string>& arguments) {
   const CommandLine line = {
       .usage = "zerograd bench tokenizer TEXT --tokenizer PATH|train:SIZE [flags]",
       .summary =
-          "Encodes a text and decodes its tokens on one thread, whose processor time counts.",
+          "Encodes a text and decodes its tokens. Measures the processor time of one thread.",
       .positionals = {positional("TEXT", "a file", path, PathUse::reads)},
       .groups = {{"flags",
                   {tokenizer_flag(
                        {"--tokenizer"}, "PATH", name,
                        "a tokenizer.json, a folder with one or with vocab.json and merges.txt,\n"
                        "or train:SIZE for one of SIZE tokens, trained on TEXT"),
-                   integer_flag({"--repeats"}, repeats, "times, after one that is not counted",
+                   integer_flag({"--repeats"}, repeats, "measurements, after one for warm-up",
                                 {1, nullptr}),
-                   path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}}},
+                   path_flag({"--json"}, "F", json, PathUse::writes, "write results as JSON")}}},
       .notes = "  zerograd bench tokenizer input.txt --tokenizer train:4096"};
   Given given;
   if (!parse(line, arguments, given)) return 0;
@@ -122,7 +122,7 @@ int bench_tokenizer(const std::vector<std::string>& arguments) {
   std::vector<Timing> rows;
   rows.push_back(measure("encode", repeats, [&] { ids = tokenizer.encode(text); }));
   rows.push_back(measure("decode", repeats, [&] { back = tokenizer.decode(ids); }));
-  if (back != text) raise<Error>("bench tokenizer: {} did not come back", path);
+  if (back != text) raise<Error>("bench tokenizer: decoding does not give the text of {}", path);
   const auto bytes = static_cast<int64_t>(text.size()), tokens = static_cast<int64_t>(ids.size());
   print(rows, bytes, tokens);
   if (!json.empty()) replace_text(json, json_of(rows, tokenizer, bytes, tokens).dump(1));

@@ -47,14 +47,14 @@ constexpr struct {
   int (*run)(const std::vector<std::string>& arguments);
   const char* help;
 } benches[] = {
-    {"kernels", bench_kernels, "each kernel beside what bounds it"},
-    {"step", bench_step, "a step of train beside the machine's peak, and where it goes"},
-    {"generate", bench_generate, "tokens a second beside memory that is read"},
+    {"kernels", bench_kernels, "each kernel, compared with the limit that bounds it"},
+    {"step", bench_step, "a step of train, compared with the machine's peak, and its parts"},
+    {"generate", bench_generate, "tokens a second, compared with the rate of reading memory"},
     {"seq2seq", bench_seq2seq,
-     "largest batches and epochs of an encoder-decoder model, DDP and ZeRO-2"},
-    {"pipeline", bench_pipeline, "how long stages wait for each other, beside the formula"},
-    {"offload", bench_offload, "a drive, memory and AdamW beside their limits"},
-    {"tokenizer", bench_tokenizer, "text to tokens and back, bytes a second on one thread"},
+     "largest batches and epochs of an encoder-decoder model, by DDP and by ZeRO-2"},
+    {"pipeline", bench_pipeline, "idle time of pipeline stages, compared with the formula"},
+    {"offload", bench_offload, "transfers to a disk, and AdamW, compared with their limits"},
+    {"tokenizer", bench_tokenizer, "encoding and decoding, bytes a second on one thread"},
     {"matmul-algorithms", bench_matmul_algorithms,
      "the fastest algorithms of cuBLASLt, for train --matmul-algorithms"}};
 

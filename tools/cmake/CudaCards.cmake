@@ -50,6 +50,6 @@ function(zg_cuda_architectures out cards nvcc)
       list(APPEND architectures ${card}-real)
     endif()
   endforeach()
-  list(TRANSFORM architectures REPLACE "^90-" "90a-")  # wgmma and TMA are features of 90a alone
+  list(TRANSFORM architectures REPLACE "^90-" "90a-")  # only 90a has wgmma and TMA
   set(${out} "${architectures};80-virtual" PARENT_SCOPE)
 endfunction()

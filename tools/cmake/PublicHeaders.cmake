@@ -1,7 +1,7 @@
-# The headers that are installed: those that a program needs which embeds the engine, builds a model,
-# writes an op, a kernel or a data set, or saves checkpoints. Every other header is internal and may
-# change at any time. tests/check_layers.py reads this list: a public header includes public ones only,
-# and those of the engine none of another library. Each library has its list, and a header named after
+# The headers that are installed: those for programs that embed the engine, build a model, write an op,
+# a kernel or a data set, or save checkpoints. Every other header is internal and may change at any
+# time. tests/check_layers.py reads this list: a public header includes only public headers, and a
+# header of the engine includes none of another library. Each library has its list, and a header named after
 # the library that includes all of it: zerograd/zerograd.h, zerograd/text.h. A further library needs a list
 # here, zg_add_library() in CMakeLists.txt, and its name in ZerogradInstall.cmake and
 # zerogradConfig.cmake.in.

@@ -50,7 +50,7 @@ function(zg_spirv_module file)
 endfunction()
 
 # zg_add_spirv(<target>): compiles the modules named so far in this folder and embeds them in the
-# target, where kernels/hpu/launch.h finds them. <target>_spirv makes the modules alone; their names
+# target, where kernels/hpu/launch.h finds them. <target>_spirv makes only the modules; their names
 # and files are listed, one a line, in spirv/<target>.txt of the build folder.
 function(zg_add_spirv target)
   get_property(modules DIRECTORY PROPERTY ZG_SPIRV_MODULES)

@@ -16,8 +16,8 @@ set(CPACK_DEBIAN_COMMAND_PACKAGE_NAME zerograd)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_RECOMMENDS python3-jinja2)  # renders chat templates
-set(CPACK_COMPONENT_COMMAND_DESCRIPTION "The command: trains GPT and BLOOM models with ZeRO on any number of
-ranks, plans the memory that takes, and generates text.")
+set(CPACK_COMPONENT_COMMAND_DESCRIPTION "The command: trains language models with ZeRO on any number of
+ranks, plans the memory that a run needs, and generates text.")
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libzerograd-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS g++)

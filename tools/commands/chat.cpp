@@ -16,7 +16,7 @@
 namespace zg::tools {
 namespace {
 
-/// Messages as the text that an answer continues.
+/// Converts messages to the text that an answer continues.
 class ChatText {
  public:
   explicit ChatText(const models::ChatFormat& format) : format_(format) {
@@ -53,11 +53,11 @@ nlohmann::ordered_json message(const char* role, const std::string& content) {
 
 /// The special token behind an answer, if there is one.
 std::optional<int32_t> token_behind_answers(ChatText& chat, const models::Tokenizer& tokenizer) {
-  const std::string mark = "\uE000";  // of private use: no template has it
+  const std::string mark = "\uE000";  // a private-use character, which no template contains
   std::string text;
   try {
     text = chat.prompt({message("user", "x"), message("assistant", mark)});
-  } catch (const FileError&) {  // it wants another chat
+  } catch (const FileError&) {  // the template refuses such a chat
   }
   const size_t at = text.find(mark);
   if (at == std::string::npos) return std::nullopt;
@@ -83,7 +83,7 @@ void print_text(const std::string& text) {
 std::string write_continuation(const TrainedModel& trained, const std::vector<int32_t>& prompt,
                                int64_t length, models::SamplingOptions sampling,
                                models::TextStream* words, InferenceMode mode) {
-  // In a plan each token is 0. Its longest pass is the first.
+  // In a plan each token is 0. The first pass needs the most memory, so a budget ends after it.
   if (mode == InferenceMode::budget) sampling.ends = {0};
   const bool writes = words && mode == InferenceMode::run;
   std::string text;

@@ -39,22 +39,22 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
       .groups = {{"to a file",
                   {{{"--dtype"},
                     "f32|bf16",
-                    "of the file: the masters as they are, or rounded [f32]",
+                    "dtype of the file: the masters in f32, or rounded to bf16 [f32]",
                     [&options](const std::string& name, const std::string& value) {
                       const size_t choice = parse_choice(name, value, {"f32", "bf16"});
                       options.dtype = choice == 0 ? DType::f32 : DType::bf16;
                     }}}},
                  {"to a checkpoint",
                   {switch_flag({"--split"}, options.split, "write DIR/step_0 from a file"),
-                   integer_flag({"--ranks"}, options.ranks, "shards", {1, nullptr}),
+                   integer_flag({"--ranks"}, options.ranks, "number of shards", {1, nullptr}),
                    flag_named("--model-type", options.train),
                    flag_named("--n-head", options.train)}}},
       .notes =
           "A file holds each parameter once, by name, and the settings of its run, so that eval,\n"
-          "generate and --split need no flags for it. step_0 has these parameters, AdamW's\n"
-          "moments of zero and no step behind it. --resume trains it from step 0 with adamw or\n"
-          "adam, --init with any optimizer; eval and generate read it.\n"
-          "A file of other make does not say how many heads it has: give --n-head or "
+          "generate and --split need no flags for it. step_0 has these parameters, and AdamW's\n"
+          "moments are zero. --resume trains it from step 0 with adamw or adam, --init with any\n"
+          "optimizer; eval and generate read it.\n"
+          "A file of another program does not store the number of heads: give --n-head or "
           "--model-type.\n\n"
           "  zerograd consolidate checkpoints weights.safetensors --dtype bf16\n"
           "  zerograd consolidate --split weights.safetensors eight --ranks 8"};

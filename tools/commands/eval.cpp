@@ -35,7 +35,7 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
   flags.push_back(number_flag(
       {"--val-fraction"}, options.train.data.validation_fraction,
       {0.0, 1.0, false, false, "a number from 0 to 1"},
-      "the end of a text, token file or conversations to evaluate on;\n1: a whole text"));
+      "share of a text, token file or conversations, at the end, to evaluate;\n1: all of it"));
   flags.push_back(adapter_flag(options.adapters));
   flags.push_back(base_flag(options.adapters));
   return flags;
@@ -46,17 +46,17 @@ std::vector<Flag> question_flags(EvalOptions& options) {
                     "questions in HellaSwag's format in place of data: {\"ctx\": ...,\n"
                     "\"endings\": [...], \"label\": 0}"),
           switch_flag({"--plain-questions"}, options.plain_questions,
-                      "ctx and endings as they are, as in llm.c; otherwise lines with ctx_a\n"
-                      "get the texts of lm-evaluation-harness")};
+                      "use ctx and endings unchanged, as llm.c does; by default lines with\n"
+                      "ctx_a get the texts of lm-evaluation-harness")};
 }
 
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
   const CommandLine line = {
       .usage = "zerograd eval CHECKPOINT [flags]",
       .summary =
-          "Prints the validation loss and perplexity, of conversations those of responses, and "
+          "Prints the validation loss and perplexity (for conversations, of the responses), and "
           "for\n"
-          "sort and adder the scores on both splits. Of multiple choice questions it prints how\n"
+          "sort and adder the scores on both splits. For multiple choice questions it prints how\n"
           "often the likeliest ending is the right one.",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"data and model (the checkpoint's own unless given)",
@@ -70,7 +70,7 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
                    integer_flag({"--score-samples"}, options.train.score_samples,
                                 "sort and adder: problems of each split to score; with\n"
                                 "--multiple-choice: questions, all unless given"),
-                   seed_flag(options.train.seed, "of the data")}},
+                   seed_flag(options.train.seed, "seed of the data")}},
                  inference_flags(options),
                  evaluation_script_flags(),
                  unsupported_flags(/*one_rank=*/true)},

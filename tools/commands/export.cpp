@@ -22,7 +22,7 @@ struct ExportOptions {
   std::string hugging_face;                        ///< path of a folder
   std::string gguf;                                ///< path of a file
   std::string peft;                                ///< path of a folder for adapters
-  models::GGUFType dtype = models::GGUFType::f32;  ///< of the file's or folder's matrices
+  models::GGUFType dtype = models::GGUFType::f32;  ///< dtype of the output's matrices
   bool merge = false;                              ///< add the adapters to the weights
   AdapterPaths adapters;
   std::string tokenizer;  ///< empty: the tokenizer stored in the checkpoint
@@ -39,7 +39,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
           "Writes a model as transformers loads it with "
           "AutoModelForCausalLM.from_pretrained(DIR):\n"
           "config.json, model.safetensors with the masters in f32, and the tokenizer that it was\n"
-          "trained with. What else is in DIR stays.\n"
+          "trained with. Other files in DIR stay.\n"
           "Or writes a Llama, Mistral, Qwen2, Qwen3 or SmolLM2 as one file for llama.cpp.\n"
           "Or writes adapters as PEFT loads them with PeftModel.from_pretrained(base, DIR).",
       .positionals = {checkpoint_positional(options.checkpoint)},
@@ -49,7 +49,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
                    path_flag({"--gguf"}, "FILE", options.gguf, PathUse::writes,
                              "the GGUF file to write"),
                    choice_flag({"--dtype"}, options.dtype, {"f32", "f16", "bf16", "q8_0"},
-                               "of the folder's tensors or a GGUF file's matrices; q8_0: GGUF"),
+                               "dtype of the folder's tensors or GGUF matrices; q8_0: GGUF only"),
                    switch_flag({"--merge"}, options.merge,
                                "add the adapters to the weights that they were trained for"),
                    path_flag({"--peft"}, "DIR", options.peft, PathUse::writes,
@@ -57,8 +57,8 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
                  {"model (the checkpoint's own unless given)",
                   {flag_named("--model-type", options.train), flag_named("--n-head", options.train),
                    tokenizer_flag({"--tokenizer"}, "PATH", options.tokenizer,
-                                  "where the run's tokenizer is now, or one for tokens of a file;\n"
-                                  "none: a GGUF file without one"),
+                                  "new path of the run's tokenizer, or one for a weights file;\n"
+                                  "none: write a GGUF file without a tokenizer"),
                    adapter_flag(options.adapters), base_flag(options.adapters)}}},
       .notes =
           "A model that reads characters gets no tokenizer: transformers and llama.cpp have none\n"
@@ -93,7 +93,7 @@ void check_form(const ExportOptions& options, const RunSpec& settings) {
   if (has_adapters && options.peft.empty() && !options.merge)
     raise<ConfigError>(
         "{}: {} has adapters of {}; expected --merge with it, which adds them to its weights, or "
-        "--peft DIR, which writes the adapters alone",
+        "--peft DIR, which writes only the adapters",
         options.gguf.empty() ? "--hf" : "--gguf", options.checkpoint, settings.base.path);
   if (!has_adapters && (options.merge || !options.peft.empty()))
     raise<ConfigError>(
@@ -112,8 +112,8 @@ int export_adapters(const SavedModel& saved_model, const std::string& directory)
   return 0;
 }
 
-/// The model to write: with --merge it has every position of the base, of which the adapters may
-/// have been trained on the first ones only.
+/// The model to write. With --merge it has all positions of the base, also if the adapters were
+/// trained only on the first ones.
 models::GPTConfig model_to_write(const ExportOptions& options, const RunSpec& settings) {
   models::GPTConfig model = settings.model;
   if (options.merge && is_hf_folder(settings.base.path))
@@ -121,7 +121,7 @@ models::GPTConfig model_to_write(const ExportOptions& options, const RunSpec& se
   return model;
 }
 
-/// Its weights: with --merge those of the base and the adapters.
+/// The weights of model_to_write(): with --merge those of the base and the adapters.
 WeightSource weights_to_write(const ExportOptions& options, const SavedModel& saved_model) {
   RunSpec settings = saved_model.settings;
   if (!options.merge) return weights_of(saved_model);
@@ -133,7 +133,7 @@ WeightSource weights_to_write(const ExportOptions& options, const SavedModel& sa
   return models::merged(base, adapter_weights(saved_model), lora_of(settings.lora));
 }
 
-/// The tokenizer.json at a path; of a folder with the tokens of its other files.
+/// The tokenizer.json at a path. If it is a folder, tokens of its other files are added.
 models::GGUFTokenizer gguf_tokenizer_at(const std::string& path) {
   if (!is_directory(path)) return {.json = read_text(path), .path = path};
   models::GGUFTokenizer tokenizer = models::gguf_tokenizer(path);
@@ -145,8 +145,8 @@ models::GGUFTokenizer gguf_tokenizer_at(const std::string& path) {
   return tokenizer;
 }
 
-/// The chat template of the tokenizer, or of the folder of --tokenizer, of the one that is read or
-/// of the base of its adapters, as older checkpoints have none.
+/// The chat template of the tokenizer. If the tokenizer has none, as in an older checkpoint: that
+/// of the folder of --tokenizer, of the exported folder, or of the folder of the adapters' base.
 std::string template_to_write(const models::Tokenizer& tokenizer, const ExportOptions& options,
                               const SavedModel& saved_model) {
   if (std::string text = models::chat_template_of(tokenizer); !text.empty()) return text;
@@ -157,7 +157,8 @@ std::string template_to_write(const models::Tokenizer& tokenizer, const ExportOp
   return "";
 }
 
-/// A checkpoint has a copy of its run's tokenizer.
+/// The tokenizer of a GGUF file: that of --tokenizer, of the exported folder, or the copy in the
+/// checkpoint.
 models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const SavedModel& saved_model,
                                         models::SpecialTokens& tokens) {
   const bool named = !options.tokenizer.empty();

@@ -36,18 +36,18 @@ FlagGroup search_flags(GenerateOptions& options) {
                     {1, own}),
        integer_flag({"--min-length"}, search.min_length,
                     "least tokens of an answer, with the first", {0, own}),
-       integer_flag({"--max-length"}, options.max_length, "most tokens of it, with the first",
-                    {1, own}),
+       integer_flag({"--max-length"}, options.max_length,
+                    "most tokens of an answer, with the first", {1, own}),
        integer_flag({"--no-repeat-ngram-size"}, search.no_repeat_ngram_size,
-                    "no N tokens in a row come twice; 0: any", {0, own}),
+                    "no sequence of N tokens occurs twice; 0: no limit", {0, own}),
        integer_flag({"--encoder-no-repeat-ngram-size"}, search.encoder_no_repeat_ngram_size,
-                    "no N tokens in a row are from the prompt; 0: any", {0, own}),
+                    "no sequence of N tokens is from the prompt; 0: no limit", {0, own}),
        number_flag({"--length-penalty"}, search.length_penalty,
                    {-1e3, 1e3, false, false, "a number from -1000 to 1000"},
                    "a score is divided by the length to this power", own),
        {{"--early-stopping"},
         "true|false|never",
-        std::string("end once --num-beams answers are finished [") + own + "]",
+        std::string("end when --num-beams answers are finished [") + own + "]",
         [&search](const std::string& name, const std::string& value) {
           using enum models::EarlyStopping;
           const models::EarlyStopping choices[] = {yes, no, never};
@@ -59,15 +59,15 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
   models::SamplingOptions& sampling = options.sampling;
   const CommandLine line = {
       .usage = "zerograd generate CHECKPOINT --prompt TEXT|--chat [flags]",
-      .summary = "Continues a prompt and prints it as it grows, or answers in turns.",
+      .summary = "Continues a prompt and prints each token at once, or answers a chat.",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"text",
                   {text_flag({"--prompt"}, "TEXT", options.prompt,
-                             "how the text begins; token numbers for PATH.bin models"),
+                             "beginning of the text; token numbers for PATH.bin models"),
                    switch_flag(
                        {"--chat"}, options.chat,
-                       "each line of stdin is a turn of the user and is answered, in the model's\n"
-                       "own chat template; --prompt: the first turn, --length: most tokens of\n"
+                       "answer each line of stdin, a turn of the user, with the model's own chat\n"
+                       "template; --prompt gives the first turn, --length the most tokens of\n"
                        "an answer"),
                    flag_named("--chat-format", options.train),
                    integer_flag({"--length", "--max-new-tokens", "--max-tokens"}, options.length,
@@ -81,7 +81,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                    number_flag({"--min-p"}, sampling.min_p,
                                {0.0, 1.0, false, false, "a number from 0 to 1"},
                                "drop tokens below this share of the largest probability; 0: none"),
-                   seed_flag(sampling.seed, "of the draws"),
+                   seed_flag(sampling.seed, "seed of sampling"),
                    switch_flag({"--test-performance"}, options.test_performance,
                                "generate 30 times and print the averages without the first three:\n"
                                "latency of a token, bandwidth, operations")}},
@@ -145,8 +145,9 @@ std::vector<int32_t> prompt_tokens(const models::TextStream& words, const std::s
 
 constexpr int runs = 30, warm_up_runs = 3;
 
-// Prints the averages of DeepSpeedExamples' inference-test.py. As there, a model has 12 layers x
-// width^2 parameters: embeddings are left out. A parameter is read once and takes two operations.
+// Prints the averages of DeepSpeedExamples' inference-test.py. As there, the number of parameters
+// is 12 x layers x width^2, without embeddings. For a token each parameter is read once and takes
+// two operations.
 void print_performance(const TrainedModel& trained, int64_t length,
                        const std::vector<double>& seconds) {
   double sum = 0.0;
@@ -180,8 +181,9 @@ models::SamplingOptions with_flags(models::SamplingOptions own, const GenerateOp
   return own;
 }
 
-// The flags, and where there are none the model's generation_config.json, as transformers applies
-// it. Without do_sample there the flags' defaults draw.
+// The values of the flags; for flags that are not given those of the model's
+// generation_config.json, as transformers applies it. If that has no do_sample, the defaults of the
+// flags sample.
 models::SamplingOptions sampling_of(const RunSpec& settings, const GenerateOptions& options,
                                     const std::vector<int32_t>& prompt, int64_t& length,
                                     InferenceMode mode) {
@@ -222,7 +224,7 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
   const bool is_run = mode == InferenceMode::run, measures = is_run && options.test_performance;
   if (is_run)
     for (const int32_t token : prompt) print_text(words.decode(token));
-  // A measurement is of --length tokens.
+  // A measurement generates --length tokens: it does not stop at an end token.
   if (is_run && !measures) sampling.ends = settings.special_tokens.eos;
   std::vector<double> seconds;
   for (int i = 0; i < (measures ? runs : 1); ++i) {
@@ -234,7 +236,7 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
   if (measures) print_performance(trained, length, seconds);
 }
 
-// The chats of training have the format in the settings.
+// The format of --chat-format, or of the chats in training (in the settings), or of the folder.
 ChatOptions chat_options(const SavedModel& saved_model, const GenerateOptions& options) {
   const RunSpec& settings = saved_model.settings;
   const std::string &path = options.train.data.chat_format_path, &saved = settings.data.chat_format,
@@ -256,8 +258,8 @@ void check_decoder_flags(const Given& given) {
   refuse_flags(given,
                {"--num-beams", "--min-length", "--max-length", "--no-repeat-ngram-size",
                 "--encoder-no-repeat-ngram-size", "--length-penalty", "--early-stopping"},
-               "expected an encoder-decoder model, got one with a decoder alone, which samples; "
-               "try --length, --top-k or --temperature 0");
+               "expected an encoder-decoder model, got a decoder-only model, which samples; try "
+               "--length, --top-k or --temperature 0");
 }
 
 // The model's own options, overridden by flags.
@@ -287,7 +289,7 @@ models::BeamOptions search_options(const RunSpec& settings, const GenerateOption
   if (samples) {
     if (given("--num-beams") && now.beams > 1)
       throw Unsupported(
-          "--num-beams: beams are searched, not sampled; leave out the flags of samples");
+          "--num-beams: beams are searched, not sampled; leave out the flags of sampling");
     search.beams = search.return_sequences = 1;
     search.sampling = with_flags(search.sampling.value_or(models::SamplingOptions()), options);
   } else if (given("--temperature")) {
@@ -307,7 +309,7 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
             const std::optional<models::Tokenizer>& tokenizer, InferenceMode mode) {
   if (options.test_performance)
     throw Unsupported(
-        "--test-performance: it measures models with a decoder alone; try zerograd bench seq2seq");
+        "--test-performance: it measures decoder-only models; try zerograd bench seq2seq");
   if (options.train.has("--data"))
     throw ConfigError(
         "--data: without a tokenizer the prompt is token numbers; leave the flag out");
@@ -321,8 +323,8 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
                        source.size());
   check_prompt("--prompt", source, config.vocabulary);
   models::BeamOptions search = search_options(settings, options);
-  // In a plan all logits are 0. A whole answer is as long as it can be. The memory that it takes is
-  // in use after two tokens, when the beams have their rows of the cache.
+  // In a plan all logits are 0, and the answer is as long as it can be. Before a run two tokens are
+  // planned: then the beams have their rows of the cache, and all memory of an answer is in use.
   if (mode == InferenceMode::plan) {
     search.min_new_tokens = std::numeric_limits<int32_t>::max();
   } else if (mode == InferenceMode::budget) {
@@ -352,8 +354,7 @@ int generate(const std::vector<std::string>& arguments, bool only_planned) {
   std::optional<models::Tokenizer> tokenizer = tokenizer_for(saved_model, options);
   const bool is_decoder = saved_model.settings.seq2seq.config.empty();
   if (options.chat && !(is_decoder && tokenizer))
-    raise<Unsupported>("--chat: expected a decoder with a tokenizer, and {} is none",
-                       saved_model.path);
+    raise<Unsupported>("--chat: expected a decoder with a tokenizer, got {}", saved_model.path);
   std::unique_ptr<models::TextStream> words;
   if (is_decoder) check_decoder_flags(options.train.given);
   if (is_decoder && !options.chat)

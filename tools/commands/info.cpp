@@ -59,13 +59,13 @@ int info(const std::vector<std::string>& arguments) {
   std::string peaks;
   const CommandLine line = {
       .usage = "zerograd info [--measure [--threads N] [--peaks F]]",
-      .summary = "Says what this build and this machine can do.",
+      .summary = "Prints what this build and this machine can do.",
       .groups = {
           {"flags",
            {switch_flag({"--measure"}, measure, "measure matmul peak and memory bandwidth"),
             integer_flag({"--threads"}, threads, "threads to measure with; 0: every core"),
             path_flag({"--peaks"}, "F", peaks, PathUse::writes,
-                      "with --measure: also measures what each op reaches, in a few minutes,\n"
+                      "with --measure: measures the rate of each op, too, in a few minutes,\n"
                       "and writes the rates of this CPU for plan --peaks")}}}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
@@ -95,7 +95,7 @@ int info(const std::vector<std::string>& arguments) {
                  ? "absent: no MPI was found when this was built, or ZG_MPI is OFF"
                  : mpi_version());
   const std::string absence = io_uring_absence();
-  row("io_uring", absence.empty() ? "drives are read by it" : "absent: " + absence);
+  row("io_uring", absence.empty() ? "used to read and write disks" : "absent: " + absence);
   row("unicode", models::unicode_tables());
   if (measure) print_limits(device);
   if (measure && !peaks.empty()) {

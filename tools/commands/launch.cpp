@@ -32,20 +32,21 @@ Flag count_flag(Names names, int64_t& target, const std::string& help) {
 
 CommandLine command_line(LaunchOptions& options) {
   return {.usage = "zerograd launch [flags] [--] train ...",
-          .summary = "Starts train as one process for each rank, in DeepSpeed's terms.",
+          .summary = "Starts train as one process for each rank, with DeepSpeed's flags.",
           .groups = {{"flags",
                       {count_flag({"--num-gpus", "--num-accelerators"}, options.slots,
-                                  "ranks on each host; without a hostfile all is a rank for each\n"
+                                  "ranks on each host; without a hostfile, all: a rank for each\n"
                                   "core"),
-                       count_flag({"--num-nodes"}, options.nodes, "of the hostfile, the first N"),
+                       count_flag({"--num-nodes"}, options.nodes, "first N hosts of the hostfile"),
                        path_flag({"--hostfile", "-H"}, "F", options.hostfile, PathUse::reads,
                                  "lines of 'host slots=N'; none: this machine"),
                        text_flag({"--include", "-i"}, "S", options.include,
                                  "host@host:0,2: these hosts and slots only"),
-                       text_flag({"--exclude", "-e"}, "S", options.exclude, "all but these"),
+                       text_flag({"--exclude", "-e"}, "S", options.exclude,
+                                 "all hosts and slots but these"),
                        text_flag({"--launcher"}, "L", options.launcher,
                                  "openmpi, mpich or slurm [the build's MPI]; slurm without a\n"
-                                 "hostfile takes its allocation"),
+                                 "hostfile uses the hosts of the job's allocation"),
                        integer_flag({"--master-port"}, options.master_port,
                                     "no effect: MPI finds its own ports", {1, ""}),
                        text_flag({"--master-addr"}, "A", options.master_addr,
@@ -75,7 +76,7 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   if (allocated) return {};
   if (options.hostfile.empty() || !path_exists(options.hostfile)) {
     if (!options.hostfile.empty())
-      print_line(stderr, "warning: --hostfile: there is no {}; this machine alone is used",
+      print_line(stderr, "warning: --hostfile: there is no {}; only this machine is used",
                  options.hostfile);
     if (options.nodes > 1)
       throw ConfigError("--num_nodes: expected a --hostfile with it, got none");

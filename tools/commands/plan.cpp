@@ -40,7 +40,7 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
       .groups =
           {{"plan",
             {switch_flag({"--explain"}, options.explain,
-                         "ZeRO's formulas beside ours, and the precisions"),
+                         "memory by the paper's and by our formula, dtypes of each precision"),
              path_flag(
                  {"--peaks"}, "F", options.peaks, PathUse::reads,
                  "with --kernels: the rates of a machine, such as bench/peaks/h100-sxm.json;\n"
@@ -122,7 +122,7 @@ std::string explain_run(const Run& run, int64_t parameters, const RankMemory& me
              config.stage, rest.total(), rest.parameter, rest.gradient, rest.optimizer,
              rest.padding) +
          (run.options.lora.rank > 0
-              ? "\nThe formulas are of a run that trains every parameter; this one trains adapters."
+              ? "\nThe formulas are for training every parameter; this run trains adapters."
               : "");
 }
 
@@ -181,7 +181,7 @@ std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) 
   for (const RankMemory& rank : stages) summary += "\n" + line_of(run, rank);
   const double bubble = pipeline_bubble(static_cast<int>(axes.pipeline), settings.accumulation);
   summary += fmt::format(
-      "\n\nbubble {:.1f} %: (p - 1) / (m + p - 1) of {} stages and {} micro-batches; the dearest "
+      "\n\nbubble {:.1f} %: (p - 1) / (m + p - 1) of {} stages and {} micro-batches; the largest "
       "stage costs {:.1f} % more than the mean",
       100.0 * bubble, axes.pipeline, settings.accumulation,
       100.0 * (imbalance(settings.model, stages) - 1.0));
@@ -190,7 +190,7 @@ std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) 
         "\nZeRO stage {} in a pipeline: {}; stages 0 and 1 send less", settings.engine.stage,
         settings.engine.stage == 3
             ? "every micro-batch gathers its stage's values, forward and backward"
-            : "sums are shared out at every stage here, so it saves nothing over 1");
+            : "gradient accumulators are sharded at every stage, so it saves nothing over 1");
   return summary;
 }
 
@@ -206,7 +206,7 @@ void drop_output_options(TrainOptions& options) {
   if (!without_effect.empty())
     print_line(
         stderr,
-        "plan walks steps and writes nothing but --memory-json and --kernels; without effect: {}",
+        "plan only counts, and writes nothing but --memory-json and --kernels; without effect: {}",
         without_effect);
   options.metrics.clear();
   options.trace.clear();
@@ -257,7 +257,7 @@ void print_summary(const Run& run, const RankMemory& memory) {
   print("host " + size_in_mib(needs.host));
   print("disk " + size_in_mib(needs.file));
   if (needs.file > 0)
-    print_line(stdout, "drive reads {} and writes {}, first values included",
+    print_line(stdout, "disk: {} read, {} written, first values included",
                size_in_mib(memory.file_io.read), size_in_mib(memory.file_io.written));
 }
 
@@ -358,7 +358,7 @@ int plan(const std::vector<std::string>& arguments) {
   if (run.pairs && !run.options.seq2seq.pad_to_max && !run.options.data.source.empty())
     print_line(stderr,
                "note: each step is padded to its longest pair, so a later step may take more; "
-               "--pad-to-max-length plans the most");
+               "--pad-to-max-length plans the largest");
   const bool meshed = run.options.axes.model_ranks() > 1;
   const std::vector<RankMemory> stages = plan_stages(run);
   const RankMemory& first = stages.front();

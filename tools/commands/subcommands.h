@@ -33,18 +33,18 @@ struct Subcommand {
 
 inline constexpr Subcommand subcommands[] = {
     {"train", "trains a language model on a task, a text or tokens", train},
-    {"finetune", "trains a decoder on conversations, the loss on responses alone", finetune},
+    {"finetune", "trains a decoder on conversations; only responses count in the loss", finetune},
     {"plan", "predicts the memory that train needs, to the byte", plan},
-    {"tune", "the fastest setting that fits, planned and then measured", tune},
-    {"eval", "validation loss and scores of a checkpoint", eval},
+    {"tune", "finds the fastest setting that fits, by plans and short runs", tune},
+    {"eval", "prints the validation loss and scores of a checkpoint", eval},
     {"generate", "continues a prompt with a trained model", generate},
-    {"consolidate", "a checkpoint as one safetensors file, and back", consolidate},
-    {"export", "a model as Hugging Face's transformers loads it", export_weights},
+    {"consolidate", "converts a checkpoint to one safetensors file, and back", consolidate},
+    {"export", "writes a model for transformers, PEFT or llama.cpp", export_weights},
     {"verify", "reads every byte of checkpoints and names what is damaged", verify},
-    {"tokenize", "texts as tokens for train, in Megatron's format or llm.c's", tokenize},
+    {"tokenize", "converts texts to tokens for train, in Megatron's or llm.c's format", tokenize},
     {"bench", "measures kernels against the machine's limits", bench},
-    {"launch", "train as one process for each rank, here or on the hosts of a file", launch},
-    {"info", "version, instruction set, memory, devices and measured limits", info},
+    {"launch", "starts train as one process for each rank, here or on several hosts", launch},
+    {"info", "prints version, instruction set, memory, devices and measured limits", info},
 };
 
 }  // namespace zg::tools

@@ -54,7 +54,7 @@ Flag input_flag(Names names, const std::string& help, std::vector<std::string>& 
   return flag;
 }
 
-// The value is the PREFIX of the output files, or becomes it with `end`.
+// The value, with `end` appended, is the PREFIX of the output files.
 Flag prefix_flag(Names names, const char* value, std::string& prefix, const std::string& help,
                  std::function<std::string()> end) {
   Flag flag = path_flag(std::move(names), value, prefix, PathUse::writes, help);
@@ -79,20 +79,20 @@ std::vector<Flag> tokenizer_flags(TokenizeOptions& options) {
       tokenizer_flag({"--tokenizer", "--tokenizer-name-or-path", "--tokenizer-model"}, "T",
                      options.tokenizer,
                      "a tokenizer.json, or a folder with one or with vocab.json and merges.txt;\n"
-                     "train:SIZE makes one of SIZE tokens from the inputs, PREFIX.tokenizer"),
+                     "train:SIZE trains one of SIZE tokens on the inputs, PREFIX.tokenizer"),
       path_flag({"--vocab-file"}, "F", options.vocabulary_file, PathUse::reads,
                 "with --merge-file instead of --tokenizer: GPT-2's two files"),
       path_flag({"--merge-file"}, "F", options.merges_file, PathUse::reads, "GPT-2's merges"),
       only_flag("--tokenizer-type", "T",
                 {"GPT2BPETokenizer", "PretrainedFromHf", "HFTokenizer", "HuggingFaceTokenizer"}),
       switch_flag({"--append-eod"}, options.append_eod,
-                  "end each document with the token that says so"),
+                  "end each document with the end-of-document token"),
       text_flag({"--eod"}, "TOKEN", options.eod,
-                "that token [<|endoftext|>, </s> or <|end_of_text|>,\nwhichever there is]")};
+                "its end-of-document token [<|endoftext|>, </s> or <|end_of_text|>]")};
 }
 
 std::vector<Flag> output_flags(TokenizeOptions& options, std::string& megatron_prefix) {
-  return {prefix_flag({"--out"}, "PREFIX", options.prefix, "of the files that are written",
+  return {prefix_flag({"--out"}, "PREFIX", options.prefix, "path prefix of the output files",
                       [] { return std::string(); }),
           prefix_flag({"--output-prefix"}, "P", megatron_prefix,
                       "Megatron's: PREFIX is P_text_document",
@@ -130,13 +130,13 @@ bool parse(const std::vector<std::string>& arguments, TokenizeOptions& options) 
   const CommandLine line = {
       .usage = "zerograd tokenize IN... --tokenizer T --out PREFIX [flags]",
       .summary =
-          "Writes texts as tokens for train --data. Of a .jsonl or .json each line is an object\n"
+          "Writes texts as tokens for train --data. In a .jsonl or .json each line is an object\n"
           "with a document; any other file is one document.",
-      .rest = input_flag({}, "a text, or a .jsonl; as many as there are", options.inputs),
+      .rest = input_flag({}, "one or more texts or .jsonl files", options.inputs),
       .groups = {{"input",
                   {input_flag({"--input"}, "", options.inputs),
                    text_flag({"--json-key", "--json-keys"}, "KEY", options.json_key,
-                             "where a line of JSON has its text [text]"),
+                             "key of the text in a line of JSON [text]"),
                    integer_flag({"--workers"}, options.workers,
                                 "threads that tokenize; 0: one for each core")}},
                  {"tokens", tokenizer_flags(options)},
@@ -154,7 +154,7 @@ bool parse(const std::vector<std::string>& arguments, TokenizeOptions& options) 
 
 /// The output files, replaced together when all are complete.
 struct Output {
-  std::string name;  // in the set's folder
+  std::string name;  // the PREFIX without its folder
   FileSet files;
 
   explicit Output(const fs::path& prefix)

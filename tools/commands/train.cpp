@@ -34,7 +34,8 @@ void check_finetune(const TrainOptions& options) {
         "finetune --config tuned.json");
 }
 
-// Throws if torchrun, accelerate or deepspeed started several processes: each would train alone.
+// Throws if torchrun, accelerate or deepspeed started several processes: each would train a model
+// of its own.
 void refuse_other_launchers() {
   const char* size = std::getenv("WORLD_SIZE");
   const long long processes =
@@ -70,10 +71,10 @@ bool parse_finetune_flags(const std::vector<std::string>& arguments, TrainOption
   const CommandLine line = {
       .usage = "zerograd finetune --from-hf FOLDER --data CHATS.jsonl [flags]",
       .summary =
-          "Trains a decoder of Hugging Face's on conversations: the loss is\n"
-          "on responses alone. It is train with other defaults: --epochs 3, --lr 2e-05,\n"
-          "--lr-scheduler-type linear, --betas 0.9,0.999 and --weight-decay 0. As in train, "
-          "conversations have --loss-mean token, --batch-size 8 and\n"
+          "Trains a decoder of Hugging Face's on conversations; only responses count in the\n"
+          "loss. It is train with other defaults: --epochs 3, --lr 2e-05,\n"
+          "--lr-scheduler-type linear, --betas 0.9,0.999 and --weight-decay 0. As in train,\n"
+          "conversations have the defaults --loss-mean token, --batch-size 8 and\n"
           "--block-size 1024, or the model's positions if fewer. A line of the data is\n"
           "{\"prompt\": \"Hi\", \"response\": \"Hello\"}, with \"completion\" as another name, or\n"
           "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, ...]} with --chat-format.",
@@ -249,7 +250,7 @@ int train_with(TrainOptions options, const std::vector<std::string>& arguments) 
   }
   if (!options.autotuning.empty()) {
     std::vector<std::string> words = arguments;
-    words.insert(words.end(), {"--autotuning", options.autotuning});  // a config may have said it
+    words.insert(words.end(), {"--autotuning", options.autotuning});  // a config may have set it
     return tune(words);
   }
   if (must_supervise(options)) return supervise(options, arguments);
@@ -271,7 +272,7 @@ int train_with(TrainOptions options, const std::vector<std::string>& arguments) 
     } catch (const OutOfMemory& error) {
       explain(run, error);
     } catch (const Error& error) {
-      // Thrown as Error itself when nothing can be learned; the numbers would be the same again.
+      // Error itself is thrown when training learns nothing any more; a restart would do the same.
       if (typeid(error) != typeid(Error) || !options.has("--restarted")) throw;
       print_line(stderr, "error: Error: {}", error.what());
       return fails_again;

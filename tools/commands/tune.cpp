@@ -40,15 +40,15 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
           "varied.",
       .groups = {{"tune",
                   {switch_flag({"--find-max-batch"}, options.find_max_batch,
-                               "the largest micro-batch of each stage, all else as it is"),
+                               "find the largest micro-batch of each stage; vary nothing else"),
                    number_flag({"--time"}, options.time_s,
                                {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
-                               "seconds that all of it may take"),
+                               "seconds that the whole search may take"),
                    path_flag({"--out"}, "F", options.out, PathUse::writes,
                              "the best setting, for train --config F [" + options.out + "]")}}},
       .notes =
           "  zerograd tune --data sort --model-type gpt-mini --ranks 2 --device-memory 40MiB\n"
-          "  zerograd tune --data input.txt --train-batch-size 64 --nvme-path /mnt/drive\n"
+          "  zerograd tune --data input.txt --train-batch-size 64 --nvme-path /mnt/nvme\n"
           "  zerograd tune --data sort --ranks 2 --device-memory 40MiB --find-max-batch"};
   for (FlagGroup& group : train_groups(options.train)) {
     // Each flag is also recorded with its words: tune passes them on to the runs that it starts.
@@ -102,13 +102,13 @@ void check(const TuneOptions& options) {
         "for each mesh");
   if (options.train.device_flags.type != Device::Type::cpu)
     raise<Unsupported>(
-        "--device {}: tune predicts times of the cpu alone; try plan or train with it",
+        "--device {}: tune predicts times only for the cpu; try plan or train with it",
         options.train.device_flags.type);
   for (const char* flag : {"--resume", "--restarted"})
     if (options.train.has(flag))
       throw ConfigError(std::string(flag) +
-                        ": expected a run from its beginning, got one that goes on; try tune "
-                        "without it, and train with what tune writes and with it");
+                        ": expected a new run, got one that continues; try tune without it, then "
+                        "train with it and with the config that tune writes");
 }
 
 Run prepared(const Words& words) {
@@ -122,7 +122,7 @@ Run prepared(const Words& words) {
   Run run = prepare_run(train);
   if (run.pairs)
     throw Unsupported(
-        "--model-type: tune predicts times of models with a decoder alone; try plan with each "
+        "--model-type: tune predicts times of decoder-only models; try plan with each "
         "--zero-stage, or zerograd bench seq2seq");
   return run;
 }
@@ -137,18 +137,18 @@ std::string needs(const Planned& plan) {
 Plans plans_of(const Run& run, const TuneOptions& options) {
   if (options.find_max_batch && !may_vary(run.options, "--batch-size"))
     throw ConfigError(
-        "--find-max-batch: expected no --batch-size, nor one of a config, which it is to find; "
-        "leave one out");
+        "--find-max-batch: expected no --batch-size, as a flag or in a config, because this flag "
+        "finds it; leave one out");
   const Rates rates = measured_rates(run);
   Plans plans = options.find_max_batch
                     ? plan_largest(run, rates)
                     : plan_all(run, rates, options.time_s / 3.0, options.time_s / 100.0);
-  print_line(stderr, "by plans {} settings fit and {} do not{}", plans.fitting.size(),
-             plans.rest.size(), plans.whole ? "" : "; there was no time for all");
+  print_line(stderr, "planned settings: {} fit, {} do not{}", plans.fitting.size(),
+             plans.rest.size(), plans.whole ? "" : "; there was no time to plan all");
   if (plans.fitting.empty())
     raise<OutOfMemory>(
-        "tune: nothing fits; the smallest setting, {}, takes {}; try more of that, more --ranks or "
-        "a smaller model",
+        "tune: nothing fits; the smallest setting, {}, takes {}; try a higher limit, more --ranks "
+        "or a smaller model",
         description_of(plans.rest.front().tuning, run), needs(plans.rest.front()));
   return plans;
 }

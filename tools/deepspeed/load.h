@@ -10,8 +10,8 @@
 namespace zg::tools {
 
 /// Reads, checks and applies the --config of `options`, if there is one. Prints on stderr which
-/// keys flags override, which have no effect and, with dump_state, all values. Keys that set the
-/// same value as a flag count as given. A .yaml or .yml file is accelerate's, which may name a
+/// keys flags override, which have no effect and, with dump_state, all values. The flags of the
+/// keys that it applies count as given. A .yaml or .yml file is accelerate's, which may name a
 /// DeepSpeed config; a value that starts with { is the config itself. Throws FileError when the
 /// file cannot be read, ConfigError, and Unsupported after all other checks passed.
 void load_config(TrainOptions& options);

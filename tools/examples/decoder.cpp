@@ -56,7 +56,7 @@ struct Decoder : nn::Module {
   }
 };
 
-// Sample i of the run is a window of the text at a place that depends on i alone.
+// Sample i of the run is a window of the text at a position that depends only on i.
 std::vector<Tensor> make_batch(const std::string& text, const zero::MicroBatch& batch,
                                const Device& device) {
   std::vector<int32_t> ids, targets;
@@ -91,7 +91,7 @@ void train(const std::string& text, Communicator& ranks, const Device& device) {
       }});
   trainer.run();
 
-  // Every rank generates, because a pass gathers the parameters of all.
+  // Every rank generates, because a pass gathers parameters from all ranks.
   std::string written = "const ";
   nn::KeyValueCache cache(depth, static_cast<int64_t>(written.size()) + 40);
   std::vector<int32_t> ids(written.begin(), written.end());

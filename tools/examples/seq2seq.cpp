@@ -87,7 +87,8 @@ int train(Communicator& ranks, const Device& device) {
       }});
   trainer.run();
 
-  // Every rank generates, because a pass gathers the parameters of all. One beam: greedy search.
+  // Every rank generates, because a pass gathers parameters from all ranks. One beam is greedy
+  // search.
   Rows words;
   for (int64_t i = 0; i < 20; ++i) words.push_back(word("new", i));
   if (device.type() == Device::Type::meta) return 0;  // the lengths of answers depend on values

@@ -15,7 +15,7 @@ struct Net : nn::Module {
   Var operator()(const Var& x) const { return out(gelu(hidden(x))); }
 };
 
-// Samples are numbered over the whole run: each rank makes those of its micro-batches.
+// Samples are numbered over the whole run. Each rank makes the samples of its micro-batches.
 std::vector<Tensor> make_batch(const zero::MicroBatch& batch, const Device& device) {
   std::vector<float> x, y;
   for (int64_t i = batch.first_sample; i < batch.first_sample + batch.samples; ++i) {

@@ -103,6 +103,6 @@ def library_folders(python, seconds=20):
 
 
 def environment_with(folders):
-    """The environment in which the command finds libraries in these folders, after those it finds."""
+    """An environment in which the command also looks for libraries in these folders, after its other places."""
     before = os.environ.get("LD_LIBRARY_PATH", "")
     return {"LD_LIBRARY_PATH": ":".join([*filter(None, [before]), *folders])} if folders else {}

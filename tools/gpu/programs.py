@@ -1,4 +1,4 @@
-"""Runs programs for tools/gpu_check: within a limit and the deadline, and leaves none behind."""
+"""Runs programs for tools/gpu_check within a limit and the deadline. No process of theirs is left running."""
 import os
 import pathlib
 import shutil

@@ -39,7 +39,7 @@ def count_line(results):
 
 
 def write(check, results, arguments, out):
-    """Replaces both files, each at once: a reader never sees half of one."""
+    """Replaces both files, each atomically: a reader never sees a part of one."""
     check.record["steps"] = results
     text = table(check, results, arguments)
     out.mkdir(parents=True, exist_ok=True)

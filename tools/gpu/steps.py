@@ -1,5 +1,5 @@
-"""The steps of tools/gpu_check, in the order in which they run: what would stop all others, and what
-is worth most, comes first."""
+"""The steps of tools/gpu_check, in the order in which they run: first the steps whose failure would stop all
+others, and the most important results."""
 import json
 import re
 import tempfile
@@ -12,8 +12,8 @@ GPT2 = ["--model-type", "gpt2", "--tied", "--vocab-size", "50257", "--block-size
         "--precision", "bf16"]
 SORT = ["--data", "sort", "--model-type", "gpt-nano", "--batch-size", "2"]
 SANITIZED_TESTS = "*layer_norm*,*attention*,*reduce*,*matmul*,*cross_entropy*"
-# A process runs each group, by source files. A CUDA error that a context does not survive, or a kernel that never
-# ends, then costs the rest of one group.
+# Each group, given by source files, runs in its own process. So a CUDA error after which the context cannot be used,
+# or a kernel that never ends, loses only the rest of its group.
 TEST_GROUPS = {"attention": "*/kernels/attention/attention_test.cpp",
                "masks": "*/kernels/attention/attention_masks_test.cpp",
                "alibi, rope": "*/kernels/attention/alibi*,*/kernels/attention/rope*",
@@ -86,7 +86,7 @@ class Check:
         return "; ".join(words)
 
     def faults(self):
-        """Each in a process of its own: one that crashes ends no other."""
+        """Runs each probe in its own process, so that a crash does not end the others."""
         wrong, count = [], 0
         listed = self.result_of([self.kit.tests, "--list-test-cases", "--test-case=probe:*"], 20)
         probes = [line for line in listed.splitlines() if line.startswith("probe:")]
@@ -240,7 +240,7 @@ class Check:
                     self.record["kernels"] = json.load(text)
                 self.kernels = measured(self.record["kernels"])
                 return f"{len(self.kernels)} kernels"
-        # The record comes last, the lines as they are measured.
+        # The JSON record is written at the end; the lines are printed as they are measured.
         self.kernels = rows_of_table(ended.text)
         self.record["kernels"] = {"rows": self.kernels}
         reason = "cut after 150 s" if ended.cut else f"{status_text(ended.status)}: " \

@@ -37,8 +37,8 @@ struct FlagRow {
   std::string value = {};                        ///< how help shows the value
   std::string help = {};                         ///< without the default
   const char* shown = nullptr;                   ///< the default in help; null: the field's value
-  int64_t minimum = 0, maximum = largest_count;  ///< of a whole number
-  Range range = {};                              ///< of another number
+  int64_t minimum = 0, maximum = largest_count;  ///< bounds of a whole number
+  Range range = {};                              ///< bounds of a floating-point number
   std::vector<std::string> choices = {};         ///< words for the enumerators, in their order
   PathUse use = PathUse::none;
   /// Returns the paths that a value names. Null: the value is one path.

@@ -10,14 +10,14 @@ namespace zg::tools {
 
 namespace {
 
-// The given flag that decides a field instead of its own; null: there is none.
+// The given flag that decides a field instead of the field's own flag; null: there is none.
 const char* other_flag(const Field& field, const TrainOptions& options) {
   for (const char* flag : field.stored.other_flags)
     if (options.has(flag)) return flag;
   return nullptr;
 }
 
-// Whether another row shows the same field: the flag is only another way to set it.
+// Whether a stored row shows the same field; this row's flag is only another way to set it.
 bool is_alternative(const Field& field) {
   const std::vector<const Field*>& all = all_fields();
   TrainOptions options;
@@ -27,7 +27,7 @@ bool is_alternative(const Field& field) {
   });
 }
 
-// The value in the words of the flag, where it has words.
+// The value as the flag's word, if the flag has words.
 std::string shown_value(const Field& field, const Json& value, const RunSpec& spec) {
   if (field.name() == "--precision") return spec.precision();
   // The flag sets run.decoupled, too.

@@ -8,7 +8,7 @@
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
 
-// Bounds, rules and kinds of flags for the rows of the table, for the files that have rows.
+// Bounds, rules and kinds of flags, from which the rows of the table (fields.h) are made.
 namespace zg::tools {
 
 using Config = zero::DeepSpeedField;
@@ -42,7 +42,7 @@ inline Stored may_change(const char* key, Bounds bounds = {}) {
 inline Stored unchecked(const char* key, Bounds bounds = {}) {
   return {Resume::unchecked, key, bounds};
 }
-/// Every version wrote it.
+/// Every version stored the field.
 inline Stored always(const Stored& stored) { return stored.with(&Stored::always, true); }
 inline const Stored not_stored;
 
@@ -59,7 +59,7 @@ inline FlagRow number_row(Names names, const Range& range, const std::string& he
   return {std::move(names), "", help, shown, 0, 0, range};
 }
 inline FlagRow switch_row(Names names, const char* help) { return {std::move(names), "", help}; }
-/// A switch that is on at first.
+/// A switch whose default is on.
 inline FlagRow on_off_row(Names names, const char* help) {
   return {std::move(names), "on|off", help};
 }
@@ -74,7 +74,7 @@ inline FlagRow choice_row(Names names, std::vector<std::string> choices, const c
                           const char* shown = nullptr, const char* value = "") {
   return {std::move(names), value, help, shown, 0, 0, {}, std::move(choices)};
 }
-/// A value with a syntax of its own. `shown`: null for a text whose default help shows.
+/// A value with a syntax of its own. `shown`: the default in help; null: the field's value, a text.
 inline FlagRow parsed_row(Names names, const char* value, std::string help,
                           void (*parse)(TrainOptions&, const FlagValue&), int max_words = 1,
                           const char* shown = "") {

@@ -45,10 +45,10 @@ struct Stored {
   std::string key = {};  ///< "model.layers": layers in the object model
   Bounds bounds = {};
   bool always = false;  ///< every version wrote it: reading fails if it is missing
-  // Conditions under which a resumed run takes the value, beside the field's own flag, which must
-  // not be given.
+  // A resumed run takes the value if the field's own flag is not given and all of these conditions
+  // are true.
   std::vector<const char*> other_flags = {};  ///< none of them is given
-  const char* config_flag = nullptr;  ///< a config has not set the row of this flag; null: true
+  const char* config_flag = nullptr;  ///< no config has set the row of this flag; null: true
   bool (*condition)(const TrainOptions& now, const RunSpec& saved) = nullptr;  ///< null: true
   bool is_path = false;    ///< stored as an absolute path
   bool is_sparse = false;  ///< not written where it has the initial value of RunSpec
@@ -103,24 +103,24 @@ struct Field {
     return flag.range.words ? Bounds(flag.range) : Bounds(Between{flag.minimum, flag.maximum});
   }
   bool is_stored() const { return stored.rule != Resume::not_stored; }
-  /// Copies the field; both have it.
+  /// Copies the field's value from one object to the other.
   void copy(const RunSpec& from, RunSpec& to) const;
 };
 
 struct FieldGroup {
-  std::string title;  ///< in help; empty: these rows continue the group before
+  std::string title;  ///< title in help; empty: these rows continue the group before
   std::vector<Field> fields;
-  unsigned ignored = never;  ///< all of them
+  unsigned ignored = never;  ///< commands that ignore every flag of the group
 };
 
 /// The table, in the order of help.
 const std::vector<FieldGroup>& field_groups();
-/// Its rows.
+/// The rows of all groups.
 const std::vector<const Field*>& all_fields();
 /// The stored rows. Files have their keys in the order of the alphabet.
 const std::vector<const Field*>& stored_fields();
 
-/// The value of a field as JSON. A field of TrainOptions alone is not in a RunSpec.
+/// The value of a field as JSON. For a RunSpec, the field must be one of RunSpec.
 Json value_of(const Field& field, const RunSpec& spec);
 Json value_of(const Field& field, const TrainOptions& options);
 /// The flag of a row, which writes to `options`. Its help has the default that `options` has.

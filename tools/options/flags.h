@@ -11,17 +11,18 @@
 #include "zerograd/models/lora.h"
 #include "zerograd/runtime/command_line/flags.h"
 
-// Flags beside the table, and what flags mean together.
+// Flags that are not rows of the table (fields.h); functions that resolve and check several flags
+// together.
 namespace zg::tools {
 
 // Flags that several subcommands share: data, model, device (model_flags.cpp).
 
-/// --tokenizer. The files beside a file of a tokenizer are inputs too.
+/// The flag --tokenizer. The other files of a tokenizer in the same folder count as inputs, too.
 Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
                     const std::string& help);
 /// f32, bf16 or f16. Throws ConfigError that begins with the flag's name.
 DType parse_dtype(const std::string& name, const std::string& value);
-/// A flag for one of these. T: DType or std::optional<DType>.
+/// A flag whose value is such a dtype. T: DType or std::optional<DType>.
 template <class T>
 Flag dtype_flag(Names names, T& dtype, const std::string& help) {
   return {std::move(names), "f32|bf16|f16", help,
@@ -63,47 +64,50 @@ std::optional<models::Seq2SeqFamily> seq2seq_family(const std::string& model_typ
 
 /// Whether the run's model is an encoder-decoder: by its checkpoint, folder or name.
 bool is_seq2seq(const TrainOptions& options);
-/// The model and how it generates. `config` must not be empty. Without `generation` the model
-/// generates with its own tokens, up to its positions. Throws FileError.
+/// The model and its settings for generating. options.config must not be empty. If
+/// options.generation is empty, the model generates with its own special tokens, up to its
+/// positions. Throws FileError.
 models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options);
 
 /// Throws ConfigError if a flag of pairs is given.
 void refuse_pair_flags(const Given& given);
 
-/// Checks the flags that decoders alone or encoder-decoder models alone have. `origin`: the
-/// checkpoint or folder that says what the model is; empty: flags say it. Throws ConfigError;
+/// Checks the flags that only decoders or only encoder-decoder models have. `origin`: the
+/// checkpoint or folder that defines the model; empty: flags define it. Throws ConfigError;
 /// Unsupported for a pipeline and settings that an encoder-decoder cannot have.
 void check_seq2seq_flags(const TrainOptions& options, const std::string& origin);
 
-/// Replaces the model's dropout on embeddings, residual branches and attention weights. 0 also
-/// turns off that between the products of a feed-forward layer.
+/// Replaces the model's dropout on embeddings, residual branches and attention weights. A dropout
+/// of 0 also turns off the dropout between the two products of a feed-forward layer.
 void set_dropout(models::Seq2SeqConfig& config, double dropout);
 void set_dropout(Seq2SeqOptions& options, double dropout);
 
-/// "rope_theta is 2.0, expected 1.0; ...": the keys of `expected`, a config.json, that differ.
+/// Lists the keys of `expected`, a config.json, whose values differ in `there`: "rope_theta is 2.0,
+/// expected 1.0; ...".
 std::string differing_keys(const std::string& there, const std::string& expected,
                            bool (*ignores)(const std::string& key) = nullptr);
-/// Checks that the weights of --init are of the run's model; at least one of both is an
+/// Checks that the weights of --init belong to the run's model, where one of the two models is an
 /// encoder-decoder. Throws FileError with the keys that differ and the flags that match;
 /// ConfigError for other special tokens.
 void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
                            const Seq2SeqOptions& run);
 
 /// The model of a fresh run, by its name or sizes. Throws ConfigError without a vocabulary, and for
-/// a size that the model cannot have. `tokens`: of the tokenizer; absent: those of the family.
+/// a size that the model cannot have. `tokens`: special tokens of the tokenizer; absent: those of
+/// the preset or family.
 models::Seq2SeqConfig fresh_seq2seq(const TrainOptions& options, int64_t tokenizer_vocabulary,
                                     const std::optional<models::Seq2SeqTokens>& tokens);
 
 // Adapters (model_flags.cpp).
 
-/// LoraOptions as the library has them, and back.
+/// Convert LoraOptions to the library's type, and back.
 models::LoraConfig lora_of(const LoraOptions& options);
 LoraOptions lora_options(const models::LoraConfig& lora);
 
 /// Sets options.lora to `adapter`, the adapters in the folder of --init-adapter, if that is given.
 /// Throws ConfigError for a flag that differs from it, for flags of adapters without --lora, and
-/// for adapters without a base; Unsupported for an encoder-decoder. Call it when a checkpoint's
-/// options are applied.
+/// for adapters without a base; Unsupported for an encoder-decoder. Call it after the options of a
+/// checkpoint are applied.
 void resolve_lora(TrainOptions& options, const std::optional<LoraOptions>& adapter);
 
 /// --adapter and --base of eval, generate and export.
@@ -115,11 +119,13 @@ Flag base_flag(AdapterPaths& paths);
 
 /// Hugging Face's names of schedules.
 Flag lr_scheduler_flag(zero::ScheduleOptions& schedule);
-/// Sets the folder of events that these flags ask for. ConfigError if they lack one.
+/// Sets the folder of TensorBoard's events that --with-tracking asks for. Throws ConfigError if no
+/// flag names a folder.
 void resolve_tracking(TrainOptions& options);
-/// Other flags of these scripts, each refused with what to write instead.
+/// Other flags of Hugging Face's scripts. --do-train and --deepspeed have no effect; each other one
+/// is an error that says what to write instead.
 FlagGroup script_flags();
-/// The same for eval and generate, and --deepspeed, which has no effect.
+/// Such flags of eval and generate. --deepspeed has no effect; each other one is an error.
 FlagGroup evaluation_script_flags();
 
 /// Each of these flags selects AnnealingLR.

@@ -34,7 +34,7 @@ Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
   Flag flag = path_flag(std::move(names), value, target, PathUse::reads, help);
   flag.paths = [&target] {
     std::vector<std::string> paths = {target};
-    std::error_code ignored;  // what cannot be read is not an input
+    std::error_code ignored;  // a file that cannot be read is not an input
     const std::filesystem::path folder = std::filesystem::path(target).parent_path();
     if (std::filesystem::is_regular_file(target, ignored))
       for (const char* beside :
@@ -49,8 +49,9 @@ Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
 
 std::vector<NamedPath> checkpoints_in(const std::string& path) {
   namespace fs = std::filesystem;
-  std::error_code ignored;  // what cannot be read is not an input
-  if (path == "auto" || !fs::exists(path, ignored)) return {};  // the reader names what is absent
+  std::error_code ignored;  // a path that cannot be read is not an input
+  // An absent path is an error later, when it is opened.
+  if (path == "auto" || !fs::exists(path, ignored)) return {};
   if (fs::exists(fs::path(path) / "manifest.json", ignored)) return used(PathUse::resumes, {path});
   if (!fs::is_directory(path, ignored)) return used(PathUse::reads, {path});
   std::vector<std::string> steps;
@@ -146,7 +147,8 @@ namespace {
 
 constexpr const char* lora_flags[] = {"--lora", "--lora-alpha", "--lora-targets", "--rslora"};
 
-// The folder's adapters. A flag may repeat what the folder says; --lora-dropout may differ.
+// Takes the adapters of the folder. A flag may repeat a value of the folder; only --lora-dropout
+// may differ.
 void adopt_adapter(TrainOptions& options, LoraOptions theirs) {
   const std::string& folder = options.initial_adapter;
   if (!options.resume.empty())
@@ -196,7 +198,7 @@ Flag adapter_flag(AdapterPaths& paths) {
 
 Flag base_flag(AdapterPaths& paths) {
   return checkpoint_flag({"--base"}, "PATH", paths.base,
-                         "where the weights are now that the checkpoint's adapters are for");
+                         "new path of the base weights of the checkpoint's adapters");
 }
 
 }  // namespace zg::tools

@@ -6,8 +6,8 @@
 
 namespace zg::tools {
 
-// The defaults of TRL's SFTTrainer, version 1.16. Those of a checkpoint, of a config and of flags
-// replace them.
+// The defaults of TRL's SFTTrainer, version 1.16. The settings of a checkpoint, a config and flags
+// override them.
 TrainOptions finetune_options() {
   TrainOptions options;
   options.finetunes = true;
@@ -125,7 +125,7 @@ void resolve_schedule(TrainOptions& options) {
   if (given.count("--initial-scale-power") && engine.compute != DType::f16 &&
       engine.loss_scaling.initial_scale_power != zero::LossScaleOptions{}.initial_scale_power)
     raise<ConfigError>(
-        "--initial-scale-power: only the loss of f16 is scaled; expected --precision f16, got "
+        "--initial-scale-power: the loss is scaled only in f16; expected --precision f16, got "
         "--precision {}",
         options.precision());
 }
@@ -151,7 +151,7 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
       {"--prefetch-units", !gathers || !engine.overlap_comm, ahead},
       {"--prefetch-bucket-size", !gathers || !engine.overlap_comm, ahead},
       {"--param-persistence-threshold", !gathers, gathered},
-      {"--comm-timeout", one_rank, "with one rank there is no other to wait for"},
+      {"--comm-timeout", one_rank, "with one rank there is no other rank to wait for"},
       {"--reduce-bucket-size", alone, no_exchange},
       {"--nccl-reduce", alone, no_exchange},
       {"--warmup-steps", is_constant, "a constant rate has no warmup"},

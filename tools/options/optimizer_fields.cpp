@@ -34,9 +34,9 @@ void parse_betas(TrainOptions& options, const FlagValue& v) {
 FlagRow precision_row() {
   FlagRow row = parsed_row(
       {"--precision"}, "P",
-      "data type for computing, of values, activations and gradients: f32 or 32;\n"
-      "bf16, or f16 or 16 with a loss scale, beside f32 masters; deepspeed,\n"
-      "fsdp-mixed or fsdp-memory, whose dtypes plan --explain prints [f32]",
+      "dtype of values, activations and gradients: f32 or 32; bf16 with f32 masters;\n"
+      "f16 or 16 with f32 masters and a loss scale; or the presets deepspeed,\n"
+      "fsdp-mixed and fsdp-memory, whose dtypes plan --explain prints [f32]",
       [](TrainOptions& options, const FlagValue& v) {
         constexpr DType computes[] = {DType::f32, DType::f32, DType::bf16, DType::f16, DType::f16};
         const size_t choice = parse_choice(
@@ -60,21 +60,21 @@ Fields optimisation_fields() {
       {ZG_AT(update().rule),
        parsed_row({"--optimizer"}, "adamw|adam|lion|sgd|muon|adafactor",
                   "the rule of the update; adam and sgd add weight decay to the\n"
-                  "gradients; muon: AdamW, but for hidden matrices; adafactor: second\n"
-                  "moments of rows and columns alone, whole on every rank. Its --lr is\n"
-                  "relative to a parameter's size and at most 1/sqrt(step): try 0.01 [adamw]",
+                  "gradients; muon updates hidden matrices, AdamW the rest; adafactor has\n"
+                  "second moments of rows and columns only, whole on every rank. Its --lr\n"
+                  "is relative to a parameter's size and at most 1/sqrt(step): try 0.01 [adamw]",
                   parse_optimizer),
        kept("run.rule"), Config::optimizer},
       {ZG_AT(update().decoupled), kept("run.decoupled").unless({"--optimizer"})},
       {ZG_AT(update().momentum),
        number_row({"--momentum", "--sgd-momentum"}, below_one,
-                  "of sgd; 0: no momentum, and no memory for it"),
+                  "momentum of sgd; 0: no momentum, and no memory for it"),
        of_rule("run.momentum"), Config::momentum},
       {ZG_AT(update().dampening), of_rule("run.dampening", share).unless({"--optimizer"})},
       {ZG_AT(update().nesterov), switch_row({"--nesterov"}, "sgd: Nesterov's momentum"),
        of_rule("run.nesterov"), Config::nesterov},
       {ZG_AT(update().muon.momentum),
-       number_row({"--muon-momentum"}, below_one, "of muon's matrices"),
+       number_row({"--muon-momentum"}, below_one, "momentum of muon's matrices"),
        of_rule("run.muon_momentum"), Config::matrix_momentum},
       {ZG_AT(update().muon.nesterov),
        switch_row({"--muon-nesterov"}, "muon: Nesterov's momentum; =off turns it off [on]"),
@@ -86,7 +86,7 @@ Fields optimisation_fields() {
        of_rule("run.muon_rate"), Config::matrix_rate},
       {ZG_AT(update().muon.adam_rate),
        number_row({"--muon-adam-rate"}, not_negative,
-                  "of muon's AdamW, as a multiple of the learning rate"),
+                  "rate of muon's AdamW, as a multiple of the learning rate"),
        of_rule("run.muon_adam_rate"), Config::adam_rate},
       {ZG_AT(update().adafactor.beta2_decay),
        number_row({"--adafactor-beta2-decay"}, not_positive,
@@ -104,7 +104,7 @@ Fields optimisation_fields() {
                   "adafactor: the largest root mean square of an update"),
        of_rule("run.adafactor_clip")},
       {ZG_AT(update().weight_decay),
-       number_row({"--weight-decay"}, not_negative, "on matrices of linear layers"),
+       number_row({"--weight-decay"}, not_negative, "weight decay of the linear layers' matrices"),
        kept("run.weight_decay"), Config::weight_decay},
       {ZG_AT(update().groups),
        text_row({"--parameter-groups"}, "PATTERN:rate=R,decay=D;...",
@@ -136,24 +136,23 @@ Fields optimisation_fields() {
       {ZG_AT(engine.compute), kept("run.compute").unless({"--precision"})},
       {ZG_AT(engine.load), kept("run.load").unless({"--precision"})},
       {ZG_AT(engine.optimizer), kept("run.optimizer").unless({"--precision"})},
+      // 2^127 is the largest power of 2 that an f32 holds.
       {ZG_AT(engine.loss_scaling.initial_scale_power),
-       integer_row({"--initial-scale-power"}, "f16: the loss is scaled by 2^N at first", {},
-                   127)  // 2^127 is the largest power that an f32 holds
-       ,
+       integer_row({"--initial-scale-power"}, "f16: the loss is scaled by 2^N at first", {}, 127),
        kept("run.initial_scale_power", exponent), Config::initial_scale_power},
       {ZG_AT(activation_checkpoint),
        switch_row({"--activation-checkpoint", "--checkpoint-activations",
                    "--deepspeed-activation-checkpointing"},
-                  "keep each block's input only and compute the rest again"),
+                  "keep only each block's input; compute the rest again in backward"),
        not_stored, Config::activation_checkpoint},
       {ZG_AT(initial_weights),
        checkpoint_row({"--init"}, "F", "weights from a safetensors file or a checkpoint")},
       {ZG_AT(from_hf),
        path_row({"--from-hf", "--model-name-or-path"}, "DIR", PathUse::reads,
-                "a model of Hugging Face's transformers: config.json says which,\n"
-                "model.safetensors has its weights; --block-size may take fewer positions,\n"
-                "a text is read by its tokenizer")},
-      {ZG_AT(seed), integer_row({"--seed"}, "of initial weights, data and dropout"),
+                "folder of Hugging Face's transformers: config.json describes the model,\n"
+                "model.safetensors has its weights, its tokenizer encodes texts;\n"
+                "--block-size may be smaller than its positions")},
+      {ZG_AT(seed), integer_row({"--seed"}, "seed of initial weights, data and dropout"),
        kept("run.seed", any_seed)},
   };
 }

@@ -66,10 +66,10 @@ inline const std::vector<std::string> phase_words = {"init", "forward", "backwar
 /// Adapters that eval, generate and export read.
 struct AdapterPaths {
   std::string adapter;  ///< path of a folder of PEFT; empty: none
-  std::string base;     ///< where the base of a checkpoint's adapters is now; empty: as it was
+  std::string base;     ///< new path of the base of a checkpoint's adapters; empty: it did not move
 };
 
-/// The batch numbers that were given.
+/// The batch sizes that flags or a config give.
 struct BatchOptions {
   std::optional<int64_t> micro, accumulation, train;
   /// Position in a config, "ds.json:2:3: train_batch_size: "; empty: set by flags.
@@ -108,34 +108,35 @@ struct OffloadFlags {
   bool cpu_checkpointing = false;
 };
 
-/// Tracking of Hugging Face's scripts: events for TensorBoard in a folder of the run's own.
+/// Tracking, as in Hugging Face's scripts: writes events for TensorBoard to a folder in
+/// --output-dir.
 struct Tracking {
   bool enabled = false;
   std::string service;            ///< "tensorboard", "all" (the same) or "none"; empty: not given
-  std::string name = "zerograd";  ///< of the folder, in --output-dir
+  std::string name = "zerograd";  ///< name of the folder in --output-dir
 };
 
 /// The origin of a setting that no flag sets.
 enum class Source : uint8_t { config, checkpoint, folder };
 
-/// All options of `train`: the run, and how a process executes it. The fields of RunSpec are those
-/// that flags, a config, a checkpoint and a folder give; prepare_run() resolves the others.
+/// All options of `train`: the run, and how a process executes it. The fields of RunSpec have the
+/// values that flags, a config, a checkpoint and a folder give; prepare_run() computes the others.
 struct TrainOptions : RunSpec {
   bool finetunes = false;  ///< the command is `finetune`: train on conversations
   /// The flags on the command line and those whose key a config has, by first name.
   Given given;
-  Given defaulted;  ///< those of `given` that were set by a config's defaults and not by its text
+  Given defaulted;  ///< names of rows that a config set by its defaults, not by its text
   /// The rows of the table that a config, checkpoint or folder has set, by Field::name().
   std::map<std::string, Source> sources;
-  /// A model is a name or (layers, heads, width). Those sizes belong to a family if the name is
-  /// one.
+  /// A preset or a family. A family needs the sizes (layers, heads, width). Sizes without a family
+  /// are a GPT's.
   std::string model_type = "gpt-nano";
   /// Value of a flag of Megatron, which must equal the block size; 0: not given.
   int64_t max_positions = 0;
   std::string initial_weights;
   std::string from_hf;          ///< path of a Hugging Face folder; empty: none
   std::string initial_adapter;  ///< path of a folder of PEFT; empty: none
-  std::string moved_base;       ///< path of the base of resumed adapters now; empty: as it was
+  std::string moved_base;       ///< new path of the base of resumed adapters; empty: not moved
   ConfigOptions config;
   zero::BucketsByWidth buckets;  ///< bucket sizes that a config leaves to the model
   BatchOptions batch;
@@ -169,13 +170,13 @@ struct TrainOptions : RunSpec {
   bool async_save = false;
   /// The run saves and ends after a multiple of this number of steps; 0: never.
   int64_t exit_interval = 0;
-  std::string kill_switch;            ///< the run ends once this file exists; empty: none
+  std::string kill_switch;            ///< the run ends when this file exists; empty: none
   bool universal_checkpoint = false;  ///< accepted without effect: every checkpoint is universal
   int64_t max_restarts = 0;
   int64_t restarted = 0;  ///< restarts so far; passed by the parent process that restarts this one
   std::string resume;     ///< a DIR, a step_N or "auto"; empty: a fresh start
   enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
-  std::string autotuning;     ///< run or tune; empty: off. A config that enables it says run
+  std::string autotuning;     ///< run or tune; empty: off. A config that enables it means run
   bool only_planned = false;  ///< the command is `plan`: it writes only --memory-json and --kernels
 
   /// Whether the flag, by its first name, or its key in a config is given.
@@ -203,12 +204,12 @@ bool is_import(const TrainOptions& options);
 /// ConfigError; Unsupported for flags that this version knows but does not implement.
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
 
-/// The same without reading configs and files, and without checking processes or combinations of
+/// Like parse(), but reads no configs and files, and does not check processes or combinations of
 /// flags.
 bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options);
 
-/// Reads the config, sets the default folder of checkpoints, where a flag asks for checkpoints and
-/// --save is absent, and checks the flags. minGPT's trainer and Lightning use the same folder.
+/// Reads the config and checks the flags. If a flag asks for checkpoints and --save is absent, sets
+/// the default folder of checkpoints, which minGPT's trainer and Lightning use, too.
 void complete(TrainOptions& options);
 
 /// Throws ConfigError if the given flags contradict each other.

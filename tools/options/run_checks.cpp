@@ -61,9 +61,9 @@ void check_train(const TrainOptions& options) {
       {given("--steps") && given("--limit-train-batches"),
        "--limit-train-batches: it limits an epoch; expected --epochs with it, or neither --epochs "
        "nor --steps, got --steps"},
-      // A run with a config is not checked, even if the flag is given. `given` does not tell the
-      // flag from the config's key checkpoint.writer.decoupled, which a run that saves only once
-      // may have.
+      // A run with a config is not checked, even if the flag is given. `given` does not distinguish
+      // the flag from the config's key checkpoint.writer.decoupled, which is allowed in a run that
+      // saves only once.
       {given("--async-save") && options.config.path.empty() && options.save_interval == 0,
        "--async-save: expected --save-interval N with it, got none: only checkpoints before the "
        "last one can be written while training continues"},

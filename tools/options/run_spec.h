@@ -34,19 +34,19 @@ struct DataOptions {
   double validation_fraction = 0.1;
   std::array<double, 3> split = {969, 30, 1};  ///< for Megatron's PREFIX, as Megatron's --split
   std::string tokenizer;  ///< PATH of the tokenizer for text; empty: one token per character
-  /// checksum_of() from tools/run/inputs.h, set once the tokenizer is read.
+  /// checksum_of() from tools/run/inputs.h, set when the tokenizer is read.
   std::string tokenizer_checksum;
   // Conversations only.
   std::string validation_source;  ///< another PATH.jsonl to validate on; empty: the end of `source`
   bool pack = true;               ///< several conversations in a sequence
-  std::string chat_format_path;   ///< empty: chat_format is as it is
+  std::string chat_format_path;   ///< the file of the format; empty: none is given
   std::string chat_format;        ///< models::chat_format_json(); empty: no format
 };
 
-/// The mean that a step's loss and gradient are.
+/// How the loss and the gradient of a step are averaged.
 enum class LossMean : uint8_t {
-  micro_batch,  ///< over micro-batches, of the means over their targets
-  token         ///< over all targets of the step
+  micro_batch,  ///< mean over micro-batches of the mean over the targets of each
+  token         ///< mean over all targets of the step
 };
 inline const char* name_of(LossMean mean) {
   return mean == LossMean::token ? "token" : "micro_batch";
@@ -69,7 +69,7 @@ struct LoraOptions {
   float alpha = 8.0f;
   float dropout = 0.0f;
   bool rank_stabilised = false;
-  std::string targets;  ///< separated by commas; empty: PEFT's of the model's family
+  std::string targets;  ///< names of layers, with commas; empty: PEFT's default for the family
 };
 
 /// The axes along which ranks share the model; the remaining ranks share the data.
@@ -95,12 +95,13 @@ struct RunSpec {
   /// The data's characters in order of token ids; empty if tokens are numbers.
   std::string characters;
   Contents contents;                     ///< size and checksum of the data file that the run read
-  Contents validation_contents;          ///< the same of --val-data; not known(): there is none
+  Contents validation_contents;          ///< those of --val-data; not known(): there is none
   models::SpecialTokens special_tokens;  ///< as imported; a tokenizer may override them
   /// models::tokenizer_json() of the data's tokenizer. Empty: there is none, or an older checkpoint
   /// was read. A checkpoint stores it in a separate file.
   std::string tokenizer_json;
-  /// Stored so, too: TokenizerParts::config, and the generation_config.json of an imported decoder.
+  /// Stored in separate files, too: TokenizerParts::config, and the generation_config.json of an
+  /// imported decoder.
   std::string tokenizer_config, generation_config;
   int64_t micro_batch = zero::default_micro_batch;
   int64_t accumulation = 1;  ///< for the full batch
@@ -140,8 +141,8 @@ struct RunSpec {
   }
 };
 
-/// The settings of a model whose run is unknown: a file or folder of other make. An older
-/// checkpoint has these where it does not store a setting.
+/// The settings of a model whose run is unknown: a file or folder that another program wrote. They
+/// are also the values of the settings that an older checkpoint does not store.
 RunSpec unknown_run();
 
 std::string to_json(const RunSpec& spec);  ///< without tokenizer_json and base

@@ -14,7 +14,7 @@ struct RefusedFlag {
   const char* name;
   const char* value;  ///< empty: a switch
   const char* instead;
-  bool is_unsupported = false;  ///< Unsupported, else ConfigError
+  bool is_unsupported = false;  ///< the error is Unsupported; false: ConfigError
 };
 
 FlagGroup refused(const std::vector<RefusedFlag>& rows) {
@@ -28,7 +28,7 @@ FlagGroup refused(const std::vector<RefusedFlag>& rows) {
   return group;
 }
 
-/// A switch without effect here, which scripts have.
+/// A switch of scripts that has no effect here.
 Flag accepted_flag(const char* name) {
   return {{name}, "", "", [](const std::string& flag, const std::string& value) {
             parse_switch(flag, value);
@@ -46,8 +46,8 @@ void resolve_tracking(TrainOptions& options) {
   if (!options.tensorboard.empty()) {
     if (options.has("--report-name"))
       throw ConfigError(
-          "--report-name: expected one of it and --tensorboard-dir, which names the folder, got "
-          "both");
+          "--report-name: expected one of --report-name and --tensorboard-dir, which both name the "
+          "folder, got both");
     return;
   }
   if (options.save.empty())
@@ -69,12 +69,12 @@ FlagGroup script_flags() {
                {"--per-device-eval-batch-size", "X",
                 "a validation takes micro-batches of --batch-size; leave the flag out"},
                {"--do-eval", "",
-                "train validates every --eval-interval N steps, and zerograd eval a checkpoint; "
-                "write one of them"},
+                "train validates with --eval-interval N, and zerograd eval validates a checkpoint; "
+                "use one of them"},
                {"--do-predict", "", "zerograd generate reads a checkpoint; leave the flag out"},
                {"--overwrite-output-dir", "",
-                "a run never overwrites a checkpoint of another; give --output-dir a new folder, "
-                "or go on with --resume DIR"},
+                "a run never overwrites the checkpoints of another run; give --output-dir a new "
+                "folder, or continue with --resume DIR"},
                {"--val-max-target-length", "X", no_generation, true},
                {"--val-min-target-length", "X", no_generation, true},
                {"--num-beams", "X", no_generation, true},
@@ -87,7 +87,7 @@ FlagGroup script_flags() {
 FlagGroup evaluation_script_flags() {
   constexpr const char* own = "the checkpoint has this setting; leave the flag out";
   constexpr const char* one_rank =
-      "this runs on one rank, whatever the stage that trained the checkpoint; leave the flag out";
+      "this command runs on one rank, also if the training used a stage; leave the flag out";
   FlagGroup group = refused({{"--precision", "X", own},
                              {"--config", "X", own},
                              {"--deepspeed-config", "X", own},

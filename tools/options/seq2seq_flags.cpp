@@ -13,7 +13,7 @@ namespace {
 using models::Seq2SeqConfig;
 using models::Seq2SeqFamily;
 
-constexpr int64_t default_positions = 128;  // of a family with sizes
+constexpr int64_t default_positions = 128;  // of a model that is given by a family and sizes
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void refuse_pair_flags(const Given& given) {
     refuse_flags(given, flags,
                  fmt::format("expected an encoder-decoder model, whose data is pairs, such as "
                              "--model-type blenderbot-400m or a folder of one with --from-hf; got "
-                             "a model with a decoder alone, which reads one text{}",
+                             "a decoder-only model, which reads one text{}",
                              instead));
   };
   refuse({"--source-prefix", "--max-source-length", "--max-target-length", "--pad-to-max-length",
@@ -149,8 +149,8 @@ std::string differing_keys(const std::string& there, const std::string& expected
 
 namespace {
 
-/// The keys in which two models differ, without those that do not change what a model computes from
-/// its weights or repeat others.
+/// The keys in which two models differ. Leaves out the keys that do not change what a model
+/// computes from its weights, and those that repeat others.
 std::string differences(const Seq2SeqConfig& there, const Seq2SeqConfig& here) {
   return differing_keys(models::hf_json(there), models::hf_json(here), [](const std::string& key) {
     return key.ends_with("dropout") || key.ends_with("token_id") || key == "init_std" ||
@@ -196,15 +196,13 @@ void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
   const char* const through_a_folder = "export --hf DIR and --from-hf DIR";
   if (there.config.empty())
     raise<FileError>(
-        "--init: {} has a model with a decoder alone; expected this run's encoder-decoder model",
-        path);
+        "--init: {} has a decoder-only model; expected this run's encoder-decoder model", path);
   const Seq2SeqConfig config = seq2seq_model(there).config;
   const std::string flags = flags_of(config);
   const std::string advice = flags.empty() ? through_a_folder : flags;
   if (run.config.empty())
     raise<FileError>(
-        "--init: {} has an encoder-decoder model; expected this run's model with a decoder alone; "
-        "try {}",
+        "--init: {} has an encoder-decoder model; expected this run's decoder-only model; try {}",
         path, advice);
   const Seq2SeqConfig own = seq2seq_model(run).config;
   const std::string keys = differences(config, own);

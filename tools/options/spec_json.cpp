@@ -178,8 +178,8 @@ RunSpec settings_from(const zero::CheckpointInfo& info, const std::string& path)
   settings.base = info.base;
   if (settings.lora.rank > 0 && settings.base.path.empty())
     throw FileError(path +
-                    ": it has adapters, and does not say of which weights; expected a checkpoint "
-                    "that zerograd train wrote");
+                    ": it has adapters, but not the path of their base weights; expected a "
+                    "checkpoint that zerograd train wrote");
   for (const auto& [name, text] : files_of_settings)
     if (const auto found = info.files.find(name); found != info.files.end())
       settings.*text = found->second;
@@ -250,7 +250,7 @@ void adopt(const RunSpec& saved, TrainOptions& options) {
       batch.micro = zero::largest_divisor(share, *batch.micro);
   } else if (!batch.train) {
     if (!batch.micro) batch.micro = saved.micro_batch;
-    // With a config (`place` is not empty) the config alone decides about absent numbers.
+    // With a config (`place` is not empty) only the config decides about absent numbers.
     if (!batch.accumulation && batch.place.empty()) batch.accumulation = saved.accumulation;
   }
 }

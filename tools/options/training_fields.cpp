@@ -128,14 +128,13 @@ Fields length_fields() {
        by_tune},
       {ZG_AT(train_samples),
        integer_row({"--train-samples"},
-                   "samples, instead of --steps: the last step is the last that does not go beyond",
-                   {1, ""}),
+                   "length in samples, instead of --steps; no step goes beyond it", {1, ""}),
        kept("run.train_samples", any_count).unless({"--steps", "--epochs"}).when(has_length),
        by_tune},
       {ZG_AT(epochs),
        number_row({"--epochs", "--num-train-epochs"}, some_epochs,
-                  "passes over the training data, instead of --steps; at the end their average "
-                  "time and peak",
+                  "passes over the training data, instead of --steps; prints their average time "
+                  "and peak memory at the end",
                   ""),
        kept("run.epochs", epoch_count).unless({"--steps", "--train-samples"}).when(has_length),
        by_tune},
@@ -143,13 +142,13 @@ Fields length_fields() {
        by_tune},
       {ZG_AT(loss_mean),
        choice_row({"--loss-mean"}, {"micro_batch", "token"},
-                  "a step's loss and gradient: the mean over micro-batches of the means over\n"
-                  "their targets, or over all targets of the step",
+                  "loss and gradient of a step: the mean over micro-batches of the mean over\n"
+                  "the targets of each, or the mean over all targets of the step",
                   "conversations: token"),
        kept("run.loss_mean").sparse()},
       {ZG_AT(max_bad_steps),
        integer_row({"--max-bad-steps"},
-                   "skipped steps or infinite losses in a row that end the run; 0: never")},
+                   "end the run after N skipped steps or infinite losses in a row; 0: never")},
   };
 }
 
@@ -157,7 +156,7 @@ Fields schedule_fields() {
   return {
       {ZG_AT(schedule.rate),
        number_row({"--lr", "--learning-rate"}, positive,
-                  "learning rate, the highest where a schedule moves it"),
+                  "learning rate; with a schedule, the highest rate"),
        kept("run.rate", not_negative), Config::rate},
       {ZG_AT(schedule.kind),
        choice_row({"--schedule"}, {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine"},
@@ -172,33 +171,33 @@ Fields schedule_fields() {
        made_row([](TrainOptions& o) { return lr_scheduler_flag(o.schedule); })},
       {ZG_AT(schedule.lr_scheduler_kwargs),
        text_row({"--lr-scheduler-kwargs"}, "JSON",
-                "its numbers, such as {\"num_decay_steps\": 100}"),
+                "numbers of --lr-scheduler-type, such as {\"num_decay_steps\": 100}"),
        kept("run.lr_scheduler_kwargs").sparse()},
       {ZG_AT(schedule.warmup_num_steps),
        parsed_row({"--warmup-steps", "--num-warmup-steps"}, "N",
-                  "until the highest rate; below 1: a share, as --warmup-ratio [DeepSpeed's 1000, "
+                  "steps until the highest rate; below 1: as --warmup-ratio [DeepSpeed's 1000, "
                   "others 0]",
                   parse_warmup_steps),
        kept("run.warmup_steps", any_count).unless({"--warmup-ratio"}).when(same_schedule),
        Config::warmup_steps,
        {"--warmup-steps", "--warmup-ratio"}},
       {ZG_AT(warmup_ratio),
-       number_row({"--warmup-ratio"}, share, "the same, as a share of the run's steps", "")},
+       number_row({"--warmup-ratio"}, share, "warm-up, as a share of the run's steps", "")},
       {ZG_AT(schedule.annealing.lr_decay_style),
        choice_row({"--lr-decay-style"}, {"linear", "cosine", "constant"},
-                  "the rate by samples, as Megatron: linearly up from 0 in\n"
-                  "--lr-warmup-samples, then down to --min-lr at --lr-decay-samples"),
+                  "schedule by samples, as in Megatron: the rate rises linearly from 0 in\n"
+                  "--lr-warmup-samples, then falls to --min-lr at --lr-decay-samples"),
        kept("run.decay_style"), by_tune},
       {ZG_AT(schedule.annealing.lr_warmup_samples),
-       integer_row({"--lr-warmup-samples"}, "until the highest rate"),
+       integer_row({"--lr-warmup-samples"}, "samples until the highest rate"),
        kept("run.warmup_samples", any_count), by_tune},
       {ZG_AT(schedule.annealing.lr_decay_samples),
-       integer_row({"--lr-decay-samples"}, "until the lowest, counted from the first",
+       integer_row({"--lr-decay-samples"}, "samples until the lowest rate, from the first sample",
                    {1, "--train-samples"}),
        kept("run.decay_samples", any_count).when(has_own_decay), by_tune},
       {ZG_AT(schedule.min_rate),
        number_row({"--min-lr"}, not_negative,
-                  "the lowest rate, of --lr-decay-style and of --schedule cosine"),
+                  "lowest rate of --lr-decay-style and of --schedule cosine"),
        kept("run.min_rate"), by_tune},
   };
 }
@@ -249,17 +248,17 @@ Fields lora_fields() {
       {ZG_AT(lora.rank),
        integer_row({"--lora"},
                    "train adapters of this rank, and keep the weights of --from-hf\n"
-                   "or --init as they are; checkpoints have the adapters alone",
+                   "or --init unchanged; checkpoints have the adapters only",
                    {1, "off"}),
        must_equal("run.lora_rank", count).sparse()},
       {ZG_AT(lora.alpha),
-       number_row({"--lora-alpha"}, positive, "their output is scaled by this / rank"),
+       number_row({"--lora-alpha"}, positive, "the output of adapters is scaled by alpha / rank"),
        must_equal("run.lora_alpha").sparse()},
-      {ZG_AT(lora.dropout), number_row({"--lora-dropout"}, below_one, "on their input"),
+      {ZG_AT(lora.dropout), number_row({"--lora-dropout"}, below_one, "dropout of adapters' input"),
        kept("run.lora_dropout").sparse()},
       {ZG_AT(lora.targets),
        text_row({"--lora-targets"}, "NAMES",
-                "layers that get one: all-linear, or the ends of names, as\n"
+                "layers that get adapters: all-linear, or the ends of names, as\n"
                 "q_proj,v_proj [PEFT's: c_attn, query_key_value, or q_proj,v_proj]"),
        must_equal("run.lora_targets").sparse()},
       {ZG_AT(lora.rank_stabilised), switch_row({"--rslora"}, "scale by alpha / sqrt(rank) instead"),
@@ -267,10 +266,10 @@ Fields lora_fields() {
       {ZG_AT(initial_adapter),
        path_row({"--init-adapter"}, "DIR", PathUse::reads,
                 "begin with the adapters in a folder of Hugging Face's PEFT, which\n"
-                "says what --lora and its flags say")},
+                "replaces --lora and its flags")},
       {ZG_AT(moved_base),
        checkpoint_row({"--base"}, "PATH",
-                      "with --resume: where the weights are now that the adapters are for")},
+                      "with --resume: new path of the base weights of the adapters")},
   };
 }
 

@@ -24,8 +24,8 @@ std::string description_of(const zero::AnnealingOptions& annealing,
 
 }  // namespace
 
-// The line about the schedule. It warns of two surprises in short runs: the first two steps of
-// DeepSpeed's schedules have rate 0, and their warmup may be longer than the run.
+// The line about the schedule. It shows two properties that matter in short runs: the first two
+// steps of DeepSpeed's schedules have rate 0, and their warmup may be longer than the run.
 std::string description_of(const zero::ScheduleOptions& schedule) {
   const char* name = zero::name_of(schedule.kind);
   if (schedule.kind == zero::ScheduleKind::annealing)
@@ -61,7 +61,7 @@ std::string description_of(const zero::OffloadOptions& offload) {
        {std::pair("parameters", offload.parameter), std::pair("gradients", offload.gradient),
         std::pair("optimizer", offload.optimizer), std::pair("activations", offload.activation)})
     if (space != Space::device)
-      line += fmt::format(", {} on the {}", kind, space == Space::host ? "host" : "drive");
+      line += fmt::format(", {} on the {}", kind, space == Space::host ? "host" : "disk");
   return line;
 }
 

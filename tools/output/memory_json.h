@@ -30,12 +30,13 @@ struct ModelSlice {
 struct Needs {
   int64_t device = 0, host = 0, file = 0;
 
-  /// Whether they are within --device-memory and --host-memory; a limit of 0 is none.
+  /// Whether the needs are within --device-memory and --host-memory; a limit of 0 means no limit.
   bool fit(const DeviceOptions& limits) const;
 };
 
-/// The memory of one rank of training, measured in a run or predicted by a plan: its report at the
-/// end of the steps, in which `wire` is received in the steps, and the rows of the steps.
+/// The memory of one rank of training, measured in a run or predicted by a plan: the report of the
+/// rank at the end of the steps, whose `wire` counts the bytes received in the steps, and the
+/// memory rows of the steps.
 struct RankMemory : RankReport {
   zero::RestingBytes resting;
   std::vector<MemoryRow> rows;
@@ -44,9 +45,9 @@ struct RankMemory : RankReport {
   std::optional<MemoryRow> start;
   std::vector<AxisWire> axes;  ///< the wire by axis; empty if ranks share only the data
   ModelSlice model_slice;
-  /// With --kernels: of the run's second step, or its only one. It is not in to_json().
+  /// With --kernels: launches of the run's second step, or of its only one. Not in to_json().
   std::optional<StepLaunches> launches;
-  /// In that step: of all ranks, of this rank. They are not in to_json() either.
+  /// In that step: tokens of all ranks, micro-batches of this rank. Not in to_json() either.
   int64_t counted_tokens = 0, counted_micro_batches = 0;
 };
 
@@ -67,7 +68,7 @@ struct MemoryRecord {
 
 /// One line, keys in a fixed order, integers in bytes; no times, paths or host names.
 std::string to_json(const RankMemory& rank);
-/// The same with `ranks`, texts from to_json().
+/// A record in the same form, with `ranks`: the texts that to_json() gives for each rank.
 std::string to_json(const MemoryRecord& record, const std::vector<std::string>& ranks);
 /// Writes one such text, or that of StepLaunches, to the file that `flag` names. Throws FileError.
 void write_json(const char* flag, const std::string& path, const std::string& json);

@@ -26,7 +26,7 @@ namespace {
 volatile pid_t started = 0;
 volatile std::sig_atomic_t received_signal = 0;
 
-// Forwards a signal that was sent to this process alone. A Ctrl-C in a terminal is sent to the
+// Forwards a signal that was sent only to this process. A Ctrl-C in a terminal is sent to the
 // child, too.
 void pass_on(int signal, siginfo_t* info, void*) {
   received_signal = signal;
@@ -151,8 +151,8 @@ bool must_supervise(const TrainOptions& options) {
   if (options.max_restarts == 0 || options.has("--restarted")) return false;
   if (process_rank())
     throw ConfigError(
-        "--max-restarts: expected a run that this process can start again, got one of mpirun, "
-        "which starts nothing twice; try zerograd launch ... train ... --max-restarts N");
+        "--max-restarts: expected a run that this process can start again, got a process of "
+        "mpirun, which starts none twice; try zerograd launch ... train ... --max-restarts N");
   return true;
 }
 

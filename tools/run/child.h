@@ -8,8 +8,8 @@
 
 namespace zg::tools {
 
-/// As the first word of a command line it means: start this program again, with the same process
-/// name.
+/// As the first word of a command line it stands for the executable of this process. The child gets
+/// the word as its process name.
 inline constexpr const char* this_program = "zerograd";
 
 struct ChildEnd {
@@ -21,7 +21,7 @@ struct ChildEnd {
 inline constexpr int fails_again = 7;
 
 /// Runs this_program, or another program found as by execvp, until it ends. No shell interprets the
-/// words. A SIGINT, SIGTERM or SIGHUP sent to this process alone is forwarded to the child (an
+/// words. A SIGINT, SIGTERM or SIGHUP sent only to this process is forwarded to the child (an
 /// ignored SIGHUP stays ignored in both). If this process dies, the child receives SIGTERM. Throws
 /// Unsupported if the program cannot be started; the message ends with `advice`.
 ChildEnd run_child(std::vector<std::string> words, const std::string& advice);
@@ -32,8 +32,8 @@ struct CapturedEnd {
   bool timed_out;
 };
 
-/// The same for at most `seconds`, and captures what the child prints. At the time limit, at one of
-/// those signals, and if this process dies, the child is killed at once.
+/// Like run_child(), but for at most `seconds`, and captures the child's output. At the time limit,
+/// at SIGINT, SIGTERM or SIGHUP, and if this process dies, the child is killed at once.
 CapturedEnd capture_child(std::vector<std::string> words, const std::string& advice,
                           double seconds);
 
@@ -50,8 +50,9 @@ ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::s
 /// again.
 bool must_supervise(const TrainOptions& options);
 
-/// In a restarted child: resumes from the newest checkpoint in --save if there is one, else as the
-/// command line says. If the parent process is killed, the child saves and ends.
+/// In a restarted child: resumes from the newest checkpoint in --save, if there is one. Otherwise
+/// the run starts as its command line says. If the parent process is killed, the child saves and
+/// ends.
 void apply_restart(TrainOptions& options);
 
 }  // namespace zg::tools

@@ -110,9 +110,9 @@ FlagGroup inference_flags(InferenceOptions& options) {
                                        options.train)};
   group.flags.push_back(dtype_flag(
       {"--dtype"}, options.dtype,
-      "dtype in which matrices are stored, others in f32 [the files'; in a checkpoint the\n"
-      "run's precision]. The run's precision, f32 for a folder, is that of the\n"
-      "computation; with weights in another dtype it is f32"));
+      "dtype of stored matrices; other tensors are f32 [the files'; for a checkpoint the\n"
+      "run's precision]. Computed in the run's precision (f32 for a folder), or in f32 if\n"
+      "this dtype is another one"));
   group.flags.push_back(path_flag({"--memory-json"}, "F", options.memory_json, PathUse::writes,
                                   "writes the bytes in use by phase and purpose"));
   return group;

@@ -11,14 +11,14 @@ namespace zg::tools {
 
 /// The options that `eval` and `generate` share. Settings without a flag come from the checkpoint.
 struct InferenceOptions {
-  TrainOptions train;  ///< flags of train: data, model, pairs, seed, place
+  TrainOptions train;  ///< flags of train: data, model, pairs, seed, device
   std::string checkpoint;
   AdapterPaths adapters;
-  std::optional<DType> dtype;  ///< in which weights are stored; absent: their own
+  std::optional<DType> dtype;  ///< dtype of the stored weights; absent: that of their files
   std::string memory_json;
   bool only_planned = false;  ///< `plan eval` and `plan generate`: nothing is read or computed
 };
-/// --device, --dtype and the like.
+/// --device, --dtype and the other flags of InferenceOptions that both commands have.
 FlagGroup inference_flags(InferenceOptions& options);
 /// Returns false after printing help. Throws ConfigError.
 bool parse_inference(const CommandLine& line, const std::vector<std::string>& arguments,
@@ -45,11 +45,11 @@ struct TrainedModel {
 /// it.
 SavedModel open_for_inference(const InferenceOptions& options);
 
-/// For which purpose the work of a command is called.
+/// The purpose of a call of InferenceWork.
 enum class InferenceMode : uint8_t {
   run,    ///< the work itself
   plan,   ///< all of the work, on a device without memory and without output
-  budget  ///< as plan, but only the part that needs the most memory; before a run
+  budget  ///< before a run: as plan, but only the part of the work that needs the most memory
 };
 using InferenceWork = std::function<void(const TrainedModel& model, InferenceMode mode)>;
 

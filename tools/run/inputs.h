@@ -40,8 +40,9 @@ Checkpoint usable_checkpoint(const std::string& path);
 
 /// The step_N that --resume names. For "auto": the newest one in `save`, or null if there is none.
 Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& save);
-/// With --resume auto, --from-hf, --init and --init-adapter are for a run without a checkpoint yet:
-/// clears them, or else the resume.
+/// With --resume auto, the flags --from-hf, --init and --init-adapter apply only if --save has no
+/// checkpoint yet. If there is one, clears these flags. If not, and one of them is given, clears
+/// --resume.
 void resolve_auto_resume(TrainOptions& options);
 
 /// Throws ConfigError if `file` is inside a checkpoint, so that writing it would damage the
@@ -63,7 +64,7 @@ std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory
 /// Whether a path is a folder with a config.json and without checkpoints.
 bool is_hf_folder(const std::string& path);
 
-/// Whether it is one of an encoder-decoder. False if config.json cannot be read.
+/// Whether a path is such a folder with an encoder-decoder. False if config.json cannot be read.
 bool is_seq2seq_folder(const std::string& path);
 
 /// Opens the folder of a decoder. Throws FileError; the message names the flag.
@@ -80,8 +81,8 @@ struct DatasetRequest {
   /// Null: one token per character; in conversations texts are numbers, "15 2 7".
   const models::Tokenizer* tokenizer = nullptr;
   // Conversations only.
-  std::optional<int32_t> end = {};  ///< ends a response
-  std::string folder = {};          ///< the model's, for errors; empty: none
+  std::optional<int32_t> end = {};  ///< the token that ends a response
+  std::string folder = {};          ///< the model's folder, for errors; empty: none
   bool validation_only = false;     ///< data.source is not read if there is data.validation_source
 };
 
@@ -91,13 +92,13 @@ struct DatasetRequest {
 std::unique_ptr<models::Dataset> conversation_dataset(const DataOptions& data,
                                                       const DatasetRequest& request);
 
-/// Notes on members of conversations without effect, and on conversations that do not fit into the
-/// block size. Some may be empty.
+/// Notes on members of conversations that have no effect, and on conversations that do not fit into
+/// the block size. A note may be empty.
 std::vector<std::string> notes_of(const models::Dataset& dataset);
 
 /// The format in `path`, F.json or F.jinja, or with "" the chat template of a model's folder.
-/// Absent: the folder has none. `saved`, an earlier run's data.chat_format, stays if it has the
-/// same template. Another one that asks for a date gets today's. Throws FileError.
+/// Absent: the folder has none. `saved`, the data.chat_format of the checkpoint, is returned if it
+/// has the same template. Any other template that asks for a date gets today's. Throws FileError.
 std::optional<models::ChatFormat> chat_format_of(const std::string& path, const std::string& folder,
                                                  const std::string& saved);
 
@@ -152,13 +153,14 @@ struct SavedModel {
   std::string adapter = {};  ///< the folder of PEFT with the adapters; empty: `checkpoint` has them
 };
 /// Opens a checkpoint (the newest step_N that verifies), a Hugging Face folder, or a safetensors
-/// file. The settings of a file are those that consolidate stored in it, else the tensors' shapes
-/// give the sizes, and the options give the number of heads. Throws FileError, ConfigError.
+/// file. The settings of a file are those that consolidate stored in it. If there are none, the
+/// tensors' shapes give the sizes, and the options give the number of heads. Throws FileError,
+/// ConfigError.
 SavedModel open_saved_model(const std::string& path, const TrainOptions& options,
                             const AdapterPaths& paths = {});
 RunSpec settings_of(const zero::CheckpointReader& checkpoint);
-/// Checks --n-head and --model-type: they have no effect beside a checkpoint or file that stores
-/// its model.
+/// Checks --n-head and --model-type: they have no effect with a checkpoint or file that stores its
+/// model.
 void check_model_flags(const Given& given, const std::string& checkpoint);
 
 /// The settings that a step_N, file or Hugging Face folder stores; absent: a file with weights
@@ -167,15 +169,16 @@ std::optional<RunSpec> settings_in(const std::string& path);
 /// The weights in a Hugging Face folder for the settings' model, as HuggingFaceFolder::weights().
 WeightSource hf_weights(const std::string& path, const RunSpec& settings,
                         std::string* note = nullptr);
-/// The weights that open_saved_model() found, with as many positions as its model has. Those of a
-/// model with adapters are both; `check` compares their base with the hash in the settings.
+/// The weights that open_saved_model() found, with as many positions as its model has. For a model
+/// with adapters they are those of the base and of the adapters; `check`: compare the base with the
+/// hash in the settings.
 WeightSource weights_of(const SavedModel& saved_model, bool check = true);
-/// Takes `path` for the base of the adapters, which was moved; `checkpoint` names them in errors.
-/// Throws ConfigError if the settings have no adapters.
+/// Sets `path` as the new path of the adapters' base. Errors name `checkpoint`. Throws ConfigError
+/// if the settings have no adapters.
 void move_base(RunSpec& settings, const std::string& path, const std::string& checkpoint);
 /// The weights that the adapters of these settings are trained for. Throws FileError.
 WeightSource base_weights(const RunSpec& settings);
-/// The same after a comparison with the hash in the settings. Throws FileError.
+/// base_weights(), after a comparison with the hash in the settings. Throws FileError.
 WeightSource checked_base(const RunSpec& settings);
 /// The matrices of a model with adapters.
 WeightSource adapter_weights(const SavedModel& saved_model);
@@ -184,8 +187,7 @@ WeightSource adapter_weights(const SavedModel& saved_model);
 /// tokenizer or the adapters' base of a checkpoint's run, as far as they exist.
 void check_output(const RunSpec& saved, const std::string& flag, const std::string& path);
 
-/// The sizes in the shapes of a file of weights, but for the number of heads, which they do not
-/// show.
+/// The sizes that the shapes of a file of weights show. The number of heads is not among them.
 models::GPTConfig sizes_from_shapes(const std::string& path);
 /// The family whose tensor names the file uses; absent: the names are of no known family.
 std::optional<models::Family> family_of(const SafetensorsReader& reader);
@@ -244,7 +246,7 @@ class PairData final : public models::Dataset {
                               const Lengths& lengths, const Device& device) const;
   /// The labels of samples [first, first + count): their targets' tokens.
   int64_t labels(models::Split split, int64_t first, int64_t count) const;
-  Lengths longest() const;  ///< of all pairs
+  Lengths longest() const;  ///< the longest of all pairs
 
   int64_t vocabulary() const override;
   int64_t block_size() const override { return padding_.longest.source + padding_.longest.target; }
@@ -262,7 +264,7 @@ class PairData final : public models::Dataset {
 
 struct PairSource {
   const DataOptions& data;
-  const Seq2SeqOptions& options;  ///< with lengths
+  const Seq2SeqOptions& options;  ///< after resolve_lengths()
   const models::Seq2SeqConfig& config;
   const models::Tokenizer* tokenizer = nullptr;
   uint64_t seed = 3407;
@@ -273,8 +275,8 @@ std::shared_ptr<const PairData> read_pair_data(const PairSource& source);
 
 PairData::Padding padding_of(const Seq2SeqOptions& options);
 
-/// Replaces the lengths that are not given. Throws ConfigError for lengths above the model's
-/// positions.
+/// Sets the lengths that are not given to their default. Throws ConfigError for lengths above the
+/// model's positions.
 void resolve_lengths(const models::Seq2SeqConfig& config, Seq2SeqOptions& options);
 
 /// Mean loss of a label over the first `batches` batches of `batch` pairs of the validation split,
@@ -307,11 +309,11 @@ std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const Saved
                                                   std::vector<std::string>& notes);
 
 /// The token that ends a response: eos_token of the tokenizer's config, else the first end token of
-/// the trained model, else a token whose name says it. Absent: there is none.
+/// the trained model, else a token with the name of an end token. Absent: there is none.
 std::optional<int32_t> end_token(const SavedModel* saved_model, const models::Tokenizer* tokenizer);
 
-/// Throws ConfigError when the data has tokens that the tokenizer does not, or consists of a task's
-/// problems instead of text.
+/// Throws ConfigError when the data has tokens that the tokenizer does not have, or is a task
+/// instead of text.
 void check_tokenizer(const DataOptions& data, const models::Tokenizer& tokenizer,
                      const models::Dataset& dataset);
 

@@ -149,7 +149,8 @@ std::vector<models::TokenPair> pairs_in(const PairSource& source) {
   }
 }
 
-/// The first pairs of each split, as --n-train and --n-val say, and their share that validates.
+/// Keeps the first pairs of each split, as --n-train and --n-val say. Returns the fraction of the
+/// kept pairs that is in the validation split.
 double limit_pairs(const PairSource& source, std::vector<models::TokenPair>& pairs) {
   const double fraction = source.data.validation_fraction;
   const auto count = static_cast<int64_t>(pairs.size());

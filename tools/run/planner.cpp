@@ -41,7 +41,7 @@ Run largest_steps(const Run& run) {
   Run largest = run;
   largest.traced = nullptr;
   RunSpec& settings = largest.options;
-  // If plan chose the number of steps itself, the run must not end after them.
+  // If plan chose the number of steps itself, the run that it plans goes on after them.
   const bool ends = !run.options.only_planned || run.options.has("--steps");
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   const Progress last =
@@ -76,7 +76,7 @@ std::vector<RankMemory> plan_stages(const Run& run) {
   const auto threads = std::min(stages, static_cast<size_t>(available_cores()));
   try {
     for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
-  } catch (const std::system_error&) {  // the system refuses more threads: these do the work
+  } catch (const std::system_error&) {  // no more threads: those that were started do the work
   }
   work();
   for (std::thread& helper : helpers) helper.join();

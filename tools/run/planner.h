@@ -23,11 +23,11 @@ Run largest_steps(const Run& run);
 /// 0, which needs the most memory of its stage.
 std::vector<RankMemory> plan_stages(const Run& run);
 
-/// The contents of --memory-json beside those of ranks.
+/// The part of --memory-json that is common to all ranks.
 MemoryRecord memory_record(const Run& run);
 
-/// Writes --kernels of a plan, if given, and with peaks the predicted times. `first`: of the first
-/// rank. Returns the lines that plan prints about them.
+/// Writes the file of --kernels, if given; with `peaks` it includes the predicted times. `first`:
+/// the memory of the first rank. Returns the lines that plan prints about the file.
 std::string write_kernels(const Run& run, const RankMemory& first,
                           const std::optional<Peaks>& peaks);
 
@@ -35,10 +35,11 @@ std::string write_kernels(const Run& run, const RankMemory& first,
 /// then among those with --activation-checkpoint. Absent: none fits.
 std::optional<std::string> smallest_fitting(const Run& run);
 
-/// The largest n in [1, most] for which fits(n), which holds up to some n; 0: not even 1.
+/// The largest n in [1, most] for which fits(n) is true; 0: there is none. If fits(n) is true, it
+/// must be true for all smaller n.
 template <class Fits>
 int64_t largest_fitting(int64_t most, const Fits& fits) {
-  int64_t fitting = 0, beyond = 1;  // beyond: the smallest that is known not to fit
+  int64_t fitting = 0, beyond = 1;  // beyond: the smallest n that is known not to fit
   for (; beyond <= most && fits(beyond); beyond *= 2) fitting = beyond;
   beyond = std::min(beyond, most + 1);
   while (beyond - fitting > 1) {
@@ -56,8 +57,8 @@ struct DiskBudget {
   int64_t free = 0;    ///< INT64_MAX if the file system does not report it
 
   bool suffices() const { return needed <= free; }
-  std::string str()
-      const;  ///< "2 ranks take 1.5 GiB (1610612736 bytes), and 1.0 GiB (...) are free"
+  /// "2 ranks take 1.5 GiB (1610612736 bytes) by plan, and 1.0 GiB (...) are free".
+  std::string str() const;
 };
 DiskBudget disk_budget(const Run& run, const Needs& each);
 

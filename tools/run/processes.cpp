@@ -15,7 +15,7 @@ std::string checksum_of(const std::string& bytes) {
   return checksum(std::as_bytes(std::span(bytes)));
 }
 
-// The values that the settings of a checkpoint do not contain and that must be equal on all ranks.
+// The options that no checkpoint keeps and that must be equal on all ranks, as one text.
 std::string path_of(const Run& run) {
   const TrainOptions& options = run.options;
   const zero::Config& engine = run.options.engine;

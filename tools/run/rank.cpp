@@ -133,7 +133,7 @@ zero::TrainerOptions Rank::trainer_options() const {
                                   .pipeline = options_.axes.schedule,
                                   .stop_interval = options_.exit_interval,
                                   .max_bad_steps = options_.max_bad_steps};
-  // A plan covers a save also where the path of --save is not used, and keeps every checkpoint.
+  // A plan includes a save also without a path of --save, and keeps every checkpoint.
   const bool plans_save =
       is_planned_ && (options_.steps > run_.steps_done || options_.has("--save"));
   if (!options_.save.empty() || plans_save) {

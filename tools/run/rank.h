@@ -45,15 +45,15 @@ class RunModel {
   virtual std::vector<Tensor> batch(const zero::MicroBatch& batch, const SampleRange& step) = 0;
   virtual Var forward(Tape& tape, const zero::MicroBatch& batch) const = 0;
   virtual StageOutput stage_output(int64_t samples) const = 0;
-  virtual int64_t tokens(const SampleRange& step) const = 0;  ///< of a step, with padding
-  /// The targets of training samples that are not ignored.
+  virtual int64_t tokens(const SampleRange& step) const = 0;  ///< tokens of a step, with padding
+  /// The number of targets in training samples, without ignored ones.
   virtual int64_t targets(const SampleRange& samples) const = 0;
   /// The mean over `batches` micro-batches of the validation split; 0: the whole split.
   virtual double validation_loss(const std::function<Tape()>& make_tape, int64_t batches) const = 0;
   virtual int64_t shown_parameters() const = 0;  ///< the number that train prints
   /// Floating-point operations of matrix products for a token; 0: unknown.
   virtual double flops_per_token() const = 0;
-  virtual LayerRange layers() const = 0;  ///< of this rank's pipeline stage
+  virtual LayerRange layers() const = 0;  ///< layers of this rank's pipeline stage
   /// Throws Unsupported for an encoder-decoder, which has no scores and samples of text.
   virtual const models::GPT& decoder() const = 0;
 };
@@ -104,8 +104,8 @@ class Rank {
   void inject_fault(Phase phase, int64_t steps_ago = 0);
   bool reaches_stop() { return stop_ && stop_->reached(ranks_.rank()); }
   Tape inference_tape();
-  Evaluation evaluation();                  // of a decoder
-  double validation_loss(int64_t batches);  // 0: of the whole split
+  Evaluation evaluation();                  // decoders only
+  double validation_loss(int64_t batches);  // 0: the whole split
   std::vector<int32_t> sample();            // the tokens of a short text
   void validate();
   void print_sample();
@@ -150,10 +150,10 @@ class Rank {
   std::unique_ptr<zero::Engine> engine_;
   std::unique_ptr<zero::Trainer> trainer_;
 
-  SampleRange step_;  // of the newest step
+  SampleRange step_;  // samples of the newest step
   MemoryRows rows_;
   std::optional<zero::StepLaunchNotes> launches_;  // with --kernels
-  // In the step that `launches_` counts: of all ranks, of this rank.
+  // In the step that `launches_` counts: tokens of all ranks, micro-batches of this rank.
   int64_t counted_tokens_ = 0, counted_micro_batches_ = 0;
   RankMemory memory_;
   int64_t validated_at_ = -1;

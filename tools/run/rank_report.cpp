@@ -82,11 +82,11 @@ void Rank::announce() {
                 description_of(options_.engine.offload));
   if (device_.type() == Device::Type::cuda && ranks_.size() > 1)
     console_->log("ranks are connected by {}{}", ranks_.transport(),
-                  options_.engine.nccl_reduce ? ", which sums gradients: inexact" : "");
+                  options_.engine.nccl_reduce ? ", which sums gradients inexactly" : "");
   if (run_.algorithms)
     console_->log(
-        "{} has the algorithms of {} products, checksum {}; others are multiplied by the "
-        "heuristic's first",
+        "{} has the algorithms of {} products, checksum {}; other products use the first "
+        "algorithm of cuBLASLt's heuristic",
         options_.matmul_algorithms, run_.algorithms->algorithms.size(), options_.matmul_checksum);
   if (const Axes& axes = options_.axes; axes.model_ranks() > 1)
     console_->log("mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %",
@@ -94,7 +94,7 @@ void Rank::announce() {
                   axes.sequence_parallel ? ", which share the tokens too" : "",
                   100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), options_.accumulation));
   if (const std::string disk = swap_description(device_); !disk.empty())
-    console_->log("drive {}: {}; {}", options_.offload.nvme_path, disk, swap_requests(device_));
+    console_->log("disk {}: {}; {}", options_.offload.nvme_path, disk, swap_requests(device_));
   console_->log(run_.data_line);
   console_->log("batch {} = {} x {} micro-batch{}{}; steps {} to {}", options_.samples_per_step(),
                 options_.micro_batch, options_.accumulation, options_.accumulation == 1 ? "" : "es",
@@ -116,7 +116,7 @@ void Rank::announce() {
   for (const std::string& warning : warnings_of(options_.characters, options_.data.source))
     console_->log("note: " + warning);
   if (!run_.resumed.empty() && engine_->steps() == options_.steps)
-    console_->log("nothing is left to train: the run ends at step {}; --steps N goes beyond",
+    console_->log("nothing is left to train: the run ends at step {}; --steps N sets a later end",
                   options_.steps);
   if (options_.save.empty()) console_->log("without --save DIR nothing of this run will be saved");
   for (const std::string& note : flags_without_effect(options_, options_.engine))
@@ -399,7 +399,7 @@ void Rank::note_end(const zero::TrainingEnd& end) {
 
 int Rank::finish() {
   report_epochs();
-  // Scores can be computed again with eval.
+  // From here on a signal ends the process at once: eval can compute the scores again.
   if (is_first() || options_.process) interrupt_->release();
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;
@@ -416,8 +416,8 @@ int Rank::finish() {
   }
   if (diverged_at_ >= 0)
     console_->log(
-        "warning: the loss is not finite since step {}: this model is of no use; try a lower --lr, "
-        "or --clip 1",
+        "warning: the loss is not finite since step {}: this model cannot be used; try a lower "
+        "--lr, or --clip 1",
         diverged_at_);
   const std::string hash = engine_->parameter_hash();
   console_->result("param_hash " + hash);

@@ -59,8 +59,8 @@ std::vector<std::string> adopt_hf(const models::HFModel& folder, TrainOptions& o
   return {note_on_positions(config.block_size, options)};
 }
 
-// The same for an encoder-decoder. --dropout replaces the folder's dropout and attention_dropout; 0
-// replaces activation_dropout, too.
+// adopt_hf() for an encoder-decoder. --dropout replaces the folder's dropout and attention_dropout;
+// 0 replaces activation_dropout, too.
 std::vector<std::string> adopt_hf(const models::HFSeq2Seq& folder, TrainOptions& options) {
   models::Seq2SeqConfig config = folder.config;
   const int64_t positions = config.positions;

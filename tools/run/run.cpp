@@ -42,7 +42,7 @@ bool writes_checkpoints(const TrainOptions& options) {
 
 void check_outputs(Run& run) {
   TrainOptions& options = run.options;
-  check_paths(paths_of(train_groups(options)));  // of the config and of the checkpoint, too
+  check_paths(paths_of(train_groups(options)));  // also paths of the config and the checkpoint
   if (!options.is_first_process() || options.explain_settings) return;
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
@@ -63,8 +63,8 @@ StepRange steps_to_trace(int64_t first, int64_t end) {
   return {begin, std::min(end, begin + count)};
 }
 
-// The weights that the adapters are trained for: their path, and the hash by which a resumed run
-// knows them. A plan reads no values.
+// Sets the path of the adapters' base and its hash. A resumed run compares the base with the hash.
+// A plan reads no values, so it does neither.
 void resolve_base(Run& run, bool is_resumed) {
   TrainOptions& options = run.options;
   if (!options.moved_base.empty()) move_base(options, options.moved_base, run.resumed);
@@ -159,7 +159,7 @@ std::shared_ptr<const PairData> pairs_of(Run& run,
   const models::Seq2SeqConfig config = seq2seq_model(options.seq2seq).config;
   resolve_lengths(config, options.seq2seq);
   if (const auto given = std::dynamic_pointer_cast<const PairData>(dataset)) return given;
-  if (dataset) throw Unsupported("--model-type: an encoder-decoder model trains on pairs alone");
+  if (dataset) throw Unsupported("--model-type: an encoder-decoder model trains only on pairs");
   if (!options.data.source.empty())
     return read_pair_data({.data = options.data,
                            .options = options.seq2seq,
@@ -200,13 +200,13 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
   for (const std::string& note : notes_of(*run.dataset)) notes.push_back(note);
   if (saved_model) check_tokens(*saved_model, data, *run.dataset);
   if (is_folders && !tokenizer && run.dataset->is_text())
-    notes.push_back(fmt::format(
-        "{} does not say what its {} tokens are; the characters of {} are taken for them",
-        saved_model->path, run.dataset->vocabulary(), data.source));
+    notes.push_back(
+        fmt::format("{} does not define its {} tokens; the characters of {} are used as tokens",
+                    saved_model->path, run.dataset->vocabulary(), data.source));
   check_data_flags(options, *run.dataset);
   if (tokenizer && !data.source.empty()) {
     if (is_folders && run.dataset->vocabulary() > tokenizer->vocabulary()) {
-      notes.push_back(fmt::format("the tokenizer of {} is not kept: {} has tokens from its {} on",
+      notes.push_back(fmt::format("the tokenizer of {} is not kept: {} needs more tokens than {}",
                                   saved_model->path, data.source, tokenizer->vocabulary()));
       tokenizer.reset();
       data.tokenizer.clear();

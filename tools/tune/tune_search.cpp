@@ -16,7 +16,7 @@ namespace zg::tools {
 namespace {
 
 constexpr int64_t warm_up = 2;
-constexpr double least_steps = warm_up + 3;  // of a trial
+constexpr double least_steps = warm_up + 3;  // fewest steps of a trial
 
 std::string failure_of(const CapturedEnd& captured, double limit_s) {
   if (captured.timed_out) return fmt::format("no end after {:.1f} s", limit_s);
@@ -43,7 +43,7 @@ void read_steps(const std::string& output, Trial& trial) {
     trial.peak_bytes = std::max<int64_t>(trial.peak_bytes, record["peak_bytes"]);
     if (record["step"] >= warm_up) seconds.push_back(record["step_s"]);
   }
-  if (seconds.empty()) return void(trial.failure = "no steps came of it");
+  if (seconds.empty()) return void(trial.failure = "it reported no steps");
   std::sort(seconds.begin(), seconds.end());
   trial.fast_s = seconds[seconds.size() / 4];
   trial.seconds = seconds[seconds.size() / 2];
@@ -179,7 +179,8 @@ void Search::try_each(const std::vector<Planned>& plans) {
   for (size_t i = 0; i < plans.size(); ++i) try_plan(plans, i);
 }
 
-// Tries the neighbours of the fastest setting. False: there was none left to try.
+// Tries the next smaller and larger micro-batch of the fastest setting. Returns false if none was
+// left to try.
 bool Search::try_neighbours(const std::vector<Planned>& plans) {
   const Tuning tuning = fastest()->plan.tuning;
   size_t below = plans.size(), above = plans.size();

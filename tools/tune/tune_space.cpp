@@ -34,7 +34,7 @@ const char* place_of(Space space) {
   return space == Space::device ? "none" : space == Space::host ? "host" : "nvme";
 }
 
-/// A value that is varied, beside the stage and the micro-batch.
+/// A value that is varied, in addition to the stage and the micro-batch.
 struct Varied {
   const char* flag;
   int64_t (*value)(const Tuning&);
@@ -260,7 +260,7 @@ std::string config_with(const Tuning& tuning, const Run& run) {
   const Value given = options.config.path.empty() ? Value{.kind = Value::Kind::object}
                                                   : deepspeed_config(options.config);
   Json config = json_of(given);
-  config.erase("autotuning");  // this is its result
+  config.erase("autotuning");  // the written config is the result of tuning
   set_batch(config, tuning, run);
   set_precision(config,
                 zero::deepspeed::check_config(given, options.config.path, options.config.compat,

@@ -79,8 +79,8 @@ void CheckpointDirectory::note(const CheckpointSave::Result& result) {
   if (options_.keep >= 0 && save_->is_committed()) remove_worse(save_->path());
 }
 
-// Call it after the new checkpoint was verified: each rank has read back its own shard; the rest is
-// checked here.
+// Call it after each rank has read back and verified its own shard of the new checkpoint. The rest
+// of that checkpoint is verified here.
 void CheckpointDirectory::remove_worse(const std::string& newest) const {
   try {
     const int64_t steps = read_checkpoint_info(newest).steps;

@@ -177,8 +177,8 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
   if (newest && engine.mesh())
     throw Unsupported(
         fmt::format("load: {} was saved in this plan by ranks that have parts of the model; a plan "
-                    "does not know the parts of others; expected a checkpoint that is there; try a "
-                    "plan of each half of the program",
+                    "does not know the parts of other ranks; expected a checkpoint on the disk; "
+                    "try one plan until the save, and another from the load on",
                     path));
   return newest;
 }
@@ -287,7 +287,7 @@ WeightSource weights_of(const std::string& path) {
 
 namespace {
 
-/// False: the source cannot read ranges of this parameter.
+/// Loads a parameter in ranges. False: the source cannot read ranges of this parameter.
 bool load_ranges(const WeightSource& weights, const Parameter& parameter, Engine& engine) {
   if (!weights.read_range || !is_range(parameter.slice)) return false;
   const int64_t first = parameter.slice.is_whole() ? 0 : parameter.slice.whole_index(0);

@@ -20,10 +20,9 @@ namespace zg::zero {
 /// the engine can continue. Throws ConfigError when info.steps or info.skipped differ from the
 /// engine's, when info.config_json is not a JSON object, when there are gradients since the last
 /// step, when info.files has a name or a size that is not allowed, or when parameters are not saved
-/// and info.base is empty. Collective: each rank writes
-/// its shard, and rank 0 writes the rest once all shards are on the disk. When a rank returns, the
-/// checkpoint is complete. To save while the engine continues, use
-/// zero/checkpoint/checkpoint_save.h.
+/// and info.base is empty. Collective: each rank writes its shard, and rank 0 writes the other
+/// files after all shards are on the disk. When a rank returns, the checkpoint is complete. To save
+/// while the engine continues, use zero/checkpoint/checkpoint_save.h.
 ZG_API std::string save_checkpoint(const std::string& directory, const Engine& engine,
                                    const CheckpointInfo& info);
 
@@ -104,8 +103,8 @@ ZG_API WeightSource weights_of(const std::shared_ptr<CheckpointReader>& checkpoi
 /// message of a missing tensor lists up to three tensors of the file that the model does not use,
 /// those of the wanted shape first.
 ZG_API void load_weights(const WeightSource& weights, Engine& engine);
-/// The same for some of the parameters; the weights need not have the others. `only` says which:
-/// for example those that are not saved.
+/// Loads only the parameters for which `only` returns true, for example those that are not saved.
+/// The weights need not have the others.
 ZG_API void load_weights(const WeightSource& weights, Engine& engine,
                          const std::function<bool(const Parameter&)>& only);
 /// load_weights(weights_of(path), engine).
@@ -120,7 +119,7 @@ ZG_API void check_base(const CheckpointInfo::Base& base, const WeightSource& wei
 /// Writes the whole model's gradients since the last step as f32 safetensors, by parameter name.
 /// They are divided by the number of all ranks' micro-batches and by the loss scale. Rank 0 writes.
 /// Throws ConfigError when there were no micro-batches. Collective. On a meta device nothing is
-/// written; with a mesh that throws Unsupported.
+/// written; on a meta device with a mesh it throws Unsupported.
 ZG_API void dump_gradients(const std::string& path, const Engine& engine);
 
 }  // namespace zg::zero

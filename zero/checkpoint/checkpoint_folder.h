@@ -17,7 +17,7 @@ inline constexpr const char* step_prefix = "step_";
 inline constexpr const char* unfinished_prefix = ".unfinished_";
 inline constexpr const char* latest_name = "latest";
 std::string shard_name(int rank);                            ///< "shard_00003.safetensors"
-inline constexpr int64_t max_file_bytes = int64_t{1} << 30;  ///< total size of these files
+inline constexpr int64_t max_file_bytes = int64_t{1} << 30;  ///< of all CheckpointInfo::files
 
 /// The states saved for a parameter. None if checkpoints leave it out.
 std::vector<Engine::State> states_of(const Parameter& parameter, const Engine& engine);
@@ -29,9 +29,9 @@ void check(const std::error_code& error, const char* operation, const std::strin
 ZG_API void remove_unfinished(const std::string& directory) noexcept;  // checkpoint_file.h
 
 /// RAII: the temporary folder in which a step_N is written. It is in the same directory as the
-/// final folder; finish() renames it. The destructor removes an unfinished folder. It is locked:
-/// the constructor removes what killed processes left, and refuses a step_N that another process
-/// writes. Throws FileError.
+/// final folder; finish() renames it. The destructor removes an unfinished folder. The folder is
+/// locked. The constructor removes the folders that killed processes left, and throws FileError if
+/// another process writes this step_N.
 class UnfinishedFolder {
  public:
   UnfinishedFolder(const std::string& directory, int64_t step);

@@ -24,7 +24,7 @@ class PieceSequence {
   using Check = std::function<void(const Manifest::Piece&, const std::string& checksum)>;
   PieceSequence(std::vector<const Manifest::Piece*> pieces, Open open, Check check);
 
-  /// The next 1 to `max_elements` elements. The caller knows that there are as many.
+  /// The next 1 to `max_elements` elements. There must be at least one more element.
   std::span<const float> next(int64_t max_elements);
 
  private:
@@ -114,7 +114,7 @@ std::shared_ptr<CheckpointReader> CheckpointReader::open(const std::string& path
     if (folder->is_at(path)) throw;
     return nullptr;
   }
-  // Otherwise the manifest could be of another checkpoint than a shard.
+  // Without this check the manifest and a shard could be of two checkpoints.
   return folder->is_at(path) ? reader : nullptr;
 }
 
@@ -143,8 +143,8 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
   const std::string what = fmt::format("the {} of '{}'", state, parameter);
   if (std::none_of(all.begin(), all.end(), [](const auto* piece) { return bool(piece->slice); }))
     return check_tiles(all, numel, what);
-  // Pieces with the same division into slices: the slices follow one another, and each slice is
-  // covered by its pieces.
+  // All pieces must be of one division into slices. The slices must follow one another, and each
+  // slice must be covered by its pieces.
   const Slice cut = all.front()->slice.value_or(Slice());
   int64_t rows = 0;
   for (auto first = all.begin(); first != all.end();) {
@@ -155,8 +155,8 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
     if (slice.outer != cut.outer || slice.extent != cut.extent || slice.inner != cut.inner ||
         slice.begin != rows || slice.rows == 0)
       throw FileError(
-          fmt::format("checkpoint: {}: '{}' does not begin at row {} of {} of {} as the one before "
-                      "it ends there",
+          fmt::format("checkpoint: {}: '{}' does not begin at row {} of {} of {}, where the slice "
+                      "before it ends",
                       path_, (*first)->name(), rows, cut.extent, what));
     const auto last = std::find_if_not(first, all.end(), is_of_slice);
     check_tiles({first, last}, slice.numel(), "a slice of " + what);
@@ -394,8 +394,8 @@ std::vector<std::string> CheckpointReader::damages() const {
   }
   for (const auto& state : pieces_)
     note([&] { check_tiles(state.first.first, state.first.second); });
-  std::map<std::string, bool>
-      readable;  // so that a bad file is reported once, not with each of its tensors
+  // By file, so that a bad file is reported once and not for each of its tensors.
+  std::map<std::string, bool> readable;
   for (const Manifest::Piece& piece : manifest_.pieces) {
     const auto [known, is_new] = readable.try_emplace(piece.file);
     if (is_new) known->second = note([&] { file(piece.file); });

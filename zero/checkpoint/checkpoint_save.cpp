@@ -281,9 +281,8 @@ CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engin
   manifest_text(s.manifest);  // throws for an invalid config_json before anything is written
   try {
     s.snapshot.emplace(engine);
-  } catch (
-      const OutOfMemory& error) {  // only the first line: the memory table is for a run that ends
-    s.failure = error.what();
+  } catch (const OutOfMemory& error) {
+    s.failure = error.what();  // without the memory table, which is for a run that ends
     s.failure.resize(std::min(s.failure.size(), s.failure.find('\n')));
   }
   if (s.first() && !s.on_meta() && s.failure.empty()) s.attempt([&] { s.make_folder(info.steps); });

@@ -9,7 +9,7 @@
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 // Conversion of a checkpoint to one file of weights, and back. Both directions process a few MiB at
-// a time and never hold a whole tensor in memory.
+// a time, without a whole tensor in memory.
 namespace zg::zero {
 
 /// Keys in a file's __metadata__: one for CheckpointInfo::config_json, and a prefix before each
@@ -27,14 +27,16 @@ ZG_API std::optional<CheckpointInfo> info_of(const SafetensorsReader& file);
 ZG_API std::string consolidate(const std::string& path, const std::string& file, DType dtype);
 ZG_API std::string consolidate(const CheckpointReader& checkpoint, const std::string& file,
                                DType dtype);
-/// The same from other weights, with config_json and files of `info`. Holds one tensor in memory.
+/// Writes other weights in the same way, with config_json and files of `info`. Has one whole tensor
+/// in memory at a time.
 ZG_API std::string consolidate(const WeightSource& weights, const CheckpointInfo& info,
                                const std::string& file, DType dtype);
 
-/// The opposite: writes DIR/step_0 with one shard for each of `ranks` ranks. The master weights are
-/// the floating-point tensors of a safetensors file, converted to f32. Adam's moments and
-/// the counters are zero; other optimizers take the weights alone; config_json and files are those
-/// of `info`. Throws FileError if there is no floating-point tensor. Returns the same hash.
+/// The inverse of consolidate(): writes DIR/step_0 with one shard for each of `ranks` ranks. The
+/// master weights are the floating-point tensors of a safetensors file, converted to f32. Adam's
+/// moments and the counters are zero; other optimizers can load only the weights. config_json and
+/// files are those of `info`. Throws FileError if there is no floating-point tensor. Returns the
+/// Engine::parameter_hash() of the weights.
 ZG_API std::string split(const std::string& file, const std::string& directory,
                          const CheckpointInfo& info, int ranks);
 

@@ -11,7 +11,7 @@
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
-// The step_N folders of a directory: which there are, which one a run takes.
+// Finds the step_N folders of a directory and chooses the one that a run uses.
 namespace zg::zero {
 namespace {
 
@@ -50,7 +50,7 @@ void remove_checkpoint(const std::string& step_folder) {
   const fs::path removed =
       directory / (fmt::format("{}{}.removed", unfinished_prefix, folder.filename().string()));
   rename_over(folder.string(), removed.string());
-  // Otherwise a power failure could leave the old name with some of its files removed.
+  // Without this sync a power failure could leave the old name with some of its files removed.
   sync_directory(directory.string());
   std::error_code error;
   fs::remove_all(removed, error);

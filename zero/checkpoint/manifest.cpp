@@ -29,7 +29,7 @@ json extents_of(const Shape& shape) {
   return std::vector<int64_t>(shape.extents().begin(), shape.extents().end());
 }
 
-// Not the parser's own conversion, which also accepts 1e300 and -1.
+// The parser's own conversion is not used, because it also accepts 1e300 and -1.
 int64_t count_of(const json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{largest_count})
     throw FileError("expected a count up to 2^53, got " + value.dump().substr(0, 60));

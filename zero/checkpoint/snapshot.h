@@ -53,7 +53,7 @@ class ZG_API Snapshot final : public StateReader {
  private:
   struct Source {
     Tensor values;
-    const Storage* storage = nullptr;  // overwritten by a step; null: never
+    const Storage* storage = nullptr;  // which a step overwrites; null: none does
     int64_t begin = 0;                 // in the storage's array
     int64_t read_after = 0;            // value of read_ once this source has been read
   };

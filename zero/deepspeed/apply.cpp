@@ -64,7 +64,7 @@ class Mapping {
       result_.defaulted.insert(fields.front());
   }
 
-  /// The same; the value becomes that of `target`.
+  /// Calls take() with a `set` that stores the value in `target`.
   template <class T>
   void store(const std::string& section, const std::string& key, T& target,
              const std::vector<Field>& fields = {}) {
@@ -138,14 +138,14 @@ class Mapping {
     store(in, "dampening", update.dampening);
     store(in, "nesterov", update.nesterov, {Field::nesterov});
     store(in, "weight_decay", update.weight_decay, {Field::weight_decay});
-    // DeepSpeed runs AdamW for either type unless Adam is told not to.
+    // DeepSpeed runs AdamW also for the type Adam, unless adam_w_mode is false.
     if (is_decided_rule) return;
     take(in, "adam_w_mode", {},
          [&](const Setting& s) { update.decoupled = s.boolean || type->text.size() == 5; });
   }
 
   /// DeepSpeed has a rate for the matrices and one for the parameters that adam updates. Here the
-  /// schedule has the first, and adam_rate is the quotient.
+  /// first is the rate of the schedule, and adam_rate is the second divided by the first.
   void apply_muon(MuonOptions& muon) {
     const auto number = [&](const char* key) -> std::optional<double> {
       const Setting* setting = config_.find("muon", key);
@@ -170,7 +170,7 @@ class Mapping {
       if (!is_decided(field) && result_.taken.insert(field).second) result_.defaulted.insert(field);
   }
 
-  /// The rate of a scheduler; in DeepSpeed it is that of every parameter.
+  /// Takes the rate of a scheduler, which DeepSpeed uses for every parameter, also with Muon.
   void take_rate(const std::string& in, const char* key) {
     take(in, key, {Field::rate}, [&](const Setting& s) {
       schedule_.rate = s.number;
@@ -344,8 +344,8 @@ class Mapping {
       if (s.integer > 0) offload.sub_group_size = std::min(offload.sub_group_size, s.integer);
     });
     store("offload_optimizer", "ratio", offload.optimizer_ratio);
-    // DeepSpeed's default keeps up to 1e9 elements per rank in memory that the config sends to
-    // NVMe.
+    // The default is not used: in DeepSpeed it keeps up to 1e9 elements per rank in memory although
+    // the config sends them to NVMe.
     take("offload_param", "max_in_cpu", {}, [&](const Setting& s) {
       if (s.given) offload.parameters_on_host = s.integer;
     });

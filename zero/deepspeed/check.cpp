@@ -80,7 +80,7 @@ class Checker {
   }
 
   // A section that is switched off has no effect and is not checked. A flag may switch it on, so
-  // what is valid in it counts.
+  // its valid values are kept.
   void keep_if_valid(const Row* row, const Value::Member& member) {
     if (!row || row->type == Type::section || member.value.text == "auto") return;
     try {
@@ -124,7 +124,7 @@ class Checker {
     const Value& value = member.value;
     const std::string begin = where(row, member.at);
     if (row.type == Type::section && is_shorthand(row, member)) return;
-    // accelerate takes a key that is null as one that is absent.
+    // accelerate treats a key with the value null as absent.
     if (value.kind == Value::Kind::null && std::string_view(row.section).starts_with("accelerate"))
       return;
     const bool is_auto = value.kind == Value::Kind::text && value.text == "auto";

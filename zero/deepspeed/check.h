@@ -52,15 +52,15 @@ struct CheckedConfig {
 CheckedConfig check_config(const Value& root, const std::string& file, DeepSpeedVersion version,
                            bool lenient, const std::string& section = "");
 
-/// Checks combinations of keys that are valid alone. Throws ConfigError, or records the combination
-/// as unsupported.
+/// Checks combinations of keys, each of which is valid. Throws ConfigError, or records the
+/// combination as unsupported.
 void check_contradictions(CheckedConfig& config);
 
 /// Records an unsupported feature, if it is the first one.
 void note_unsupported(CheckedConfig& config, const std::string& message);
 
-/// True for a value without effect: false, "no", {}, an object whose switch (`enabled` or that of a
-/// compiler or of tensor ranks) is off, or one that has only numbers of ranks, each 0 or 1.
+/// True for a value without effect: false, "no", {}, an object whose switch (enabled, deepcompile
+/// or dynamo_backend) is off, or one without a switch whose members are 1 or have no effect.
 bool is_disabled(const Value& value);
 
 /// Converts a value to the row's type as pydantic does: "true" and 1 are booleans; 2e8, 50000000.0

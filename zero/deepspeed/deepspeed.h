@@ -35,7 +35,7 @@ enum class DeepSpeedField : uint8_t {
   rate,  ///< the optimizer's lr and a schedule's highest rate
   beta1,
   beta2,
-  optimizer,  ///< its rule; it stands for a block `optimizer` of another rule
+  optimizer,  ///< its rule; overrides a block `optimizer` of another rule
   epsilon,
   momentum,
   nesterov,
@@ -44,12 +44,12 @@ enum class DeepSpeedField : uint8_t {
   matrix_rate,  ///< how the rate is adjusted to a matrix
   adam_rate,    ///< that of other parameters, relative to that of matrices
   weight_decay,
-  schedule,  ///< its kind; it stands for the whole block `scheduler`
+  schedule,  ///< its kind; overrides the whole block `scheduler`
   warmup_steps,
   clip_norm,
-  precision,  ///< compute dtype; it stands for the blocks `fp16` and `bf16`
+  precision,  ///< compute dtype; overrides the blocks `fp16` and `bf16`
   grad_accum_dtype,
-  initial_scale_power,  ///< it stands for a constant loss_scale, too
+  initial_scale_power,  ///< overrides a constant loss_scale, too
   stage,
   reduce_bucket_size,
   prefetch_bucket_size,
@@ -82,7 +82,7 @@ struct DeepSpeedConfig {
   bool cpu_checkpointing = false;
   bool activation_checkpoint = false;  ///< for the model: recompute blocks in backward
   bool async_save = false;             ///< for CheckpointDirectory::Options
-  bool autotuning = false;             ///< the program is to find a fast setting first
+  bool autotuning = false;             ///< the program searches for a fast setting first
   int64_t steps_per_print = 0;         ///< 0: not given
   bool memory_breakdown = false;
 

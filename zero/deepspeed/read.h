@@ -5,7 +5,7 @@
 #include "zerograd/zero/deepspeed/check.h"
 #include "zerograd/zero/deepspeed/deepspeed.h"
 
-// The steps of read_deepspeed_config(), for programs that need one of them alone.
+// The steps of read_deepspeed_config(), for programs that need only one of them.
 namespace zg::zero::deepspeed {
 
 struct Source {

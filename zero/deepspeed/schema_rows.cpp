@@ -455,7 +455,7 @@ std::vector<Row> accelerate() {
         "megatron_lm_config",  // distributed_type tells whether it is FSDP
         "tpu_env", "tpu_name", "tpu_zone", "tpu_vm", "command_file", "commands",  // of TPUs
         "mpirun_config", "fp8_config",  // mixed_precision tells whether fp8 is used
-        "ipex_config"})                 // older files; it changes the speed alone
+        "ipex_config"})                 // older files; it changes only the speed
     rows.push_back({in, key, any, "null", inner});
   return rows;
 }

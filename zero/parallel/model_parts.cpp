@@ -14,8 +14,8 @@ namespace zg::zero {
 namespace {
 
 constexpr size_t name_bytes = 256;
-// Words for one part: 1 + the index of its first parameter with a gradient that is not finite (0:
-// none), then the name of that parameter.
+// Number of 64-bit words that describe a part: 1 + the index of its first parameter with a gradient
+// that is not finite (0: none), then the name of that parameter.
 constexpr size_t summary_words = 1 + name_bytes / sizeof(int64_t);
 
 }  // namespace

@@ -38,8 +38,8 @@ MeshSums sum_over_parts(const PartSums& own, const Mesh& mesh, const Device& dev
 /// pipeline the tape adds the same two gradients, so the bits are the same. Both stages use the
 /// group Mesh::ends, in the order of the parameters' names.
 ///
-/// The last stage is ahead of the first by at most stages - 1 backward passes. It keeps that many
-/// gradients in flight and does not wait for them.
+/// The last stage is ahead of the first by at most stages - 1 backward passes. It has that many
+/// gradients of each parameter in flight before it waits for the oldest.
 class Mirrors {
  public:
   /// `mesh` may be null; then nothing is shared. Throws ConfigError if the two stages have
@@ -59,9 +59,9 @@ class Mirrors {
   /// Waits until the gradients that were sent have arrived.
   void finish();
 
+  bool is_owner() const { return owner_; }
   /// Copies the owner's value to the mirror. `whole` is the parameter's whole value in the compute
   /// dtype, on the owner and on the mirror.
-  bool is_owner() const { return owner_; }
   void copy_value(const Parameter& parameter, const Tensor& whole) const;
   const std::map<std::string, const Parameter*>& parameters() const { return parameters_; }
 

@@ -12,8 +12,8 @@ namespace zg::zero {
 
 /// Reads the states of the whole model's parameters, which are distributed over the ranks: every
 /// rank gets all elements, a few MiB at a time. All functions are collective. On a meta device they
-/// count the same memory and communication without values. On a mesh that is impossible, because a
-/// meta device does not receive the names of other ranks' parameters.
+/// count the same memory and communication without values. Meta devices cannot be used on a mesh,
+/// because a meta device does not receive the names of other ranks' parameters.
 class WholeModel {
  public:
   explicit WholeModel(const Engine& engine);

@@ -228,14 +228,14 @@ TEST_CASE("pairs: --init takes weights of the same model, and names what differs
           std::pair{"--model-type bart", "model_type is \"blenderbot\", expected \"bart\""}})
       check_refused(c.train("--steps 0 " + std::string(flags) + " --init " + path), 5, part);
     check_refused("train --data sort --steps 0 --init " + path, 5,
-                  "has an encoder-decoder model; expected this run's model with a decoder alone");
+                  "has an encoder-decoder model; expected this run's decoder-only model");
   }
   // The fixture has encoders and decoders of different sizes, which no flags describe.
   const std::string other = c.folder / "other", sort = c.folder / "sort";
   hash_of("train --from-hf " + bart_fixture + " --steps 0 --save " + other);
   check_refused(c.train("--steps 0 --init " + other), 5, "; try export --hf DIR and --from-hf DIR");
   hash_of("train --data sort --steps 0 --score-samples 0 --save " + sort);
-  check_refused(c.train("--steps 0 --init " + sort), 5, "has a model with a decoder alone");
+  check_refused(c.train("--steps 0 --init " + sort), 5, "has a decoder-only model");
 }
 
 TEST_CASE("pairs: eval, generate, consolidate and export read the checkpoint alone") {
@@ -393,7 +393,7 @@ TEST_CASE("pairs: what a model or its data cannot do is refused with the flag") 
       {"--score-samples 5", 2, "--score-samples: expected data sort or adder"},
       {"--split 9,1,0", 2, "--split: expected data PREFIX"},
       {"--num-beams 4", 6, "generate has --num-beams"},
-      {"--autotuning tune", 6, "tune predicts times of models with a decoder alone"},
+      {"--autotuning tune", 6, "tune predicts times of decoder-only models"},
   };
   for (const auto& [flags, status, part] : refused) {
     CAPTURE(flags);
