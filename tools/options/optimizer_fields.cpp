@@ -4,7 +4,7 @@
 #include "tools/options/flags.h"
 #include "zerograd/runtime/text/format.h"
 
-// The rows of the update.
+// Rows of the table of settings (fields.h): the optimizer.
 namespace zg::tools {
 namespace {
 
