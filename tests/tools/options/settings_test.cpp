@@ -16,8 +16,7 @@ namespace zg::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
-using Change = std::function<void(Json&)>;
+using Change = std::function<void(nlohmann::json&)>;
 
 const std::string settings_run =
     "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 "
@@ -29,15 +28,15 @@ class Forged {
  public:
   Forged() {
     checked(zerograd(settings_run + "--save " + path()));
-    manifest_ = Json::parse(read_file(file()));
+    manifest_ = nlohmann::json::parse(read_file(file()));
     manifest_.erase("checksum");
   }
   std::string path() const { return folder_ / "save"; }
   std::string step() const { return path() + "/step_1"; }
-  const Json& manifest() const { return manifest_; }
+  const nlohmann::json& manifest() const { return manifest_; }
 
   void write(const Change& change) const {
-    Json changed = manifest_;
+    nlohmann::json changed = manifest_;
     change(changed);
     const std::string text = changed.dump();
     changed["checksum"] = checksum(std::as_bytes(std::span(text)));
@@ -53,7 +52,7 @@ class Forged {
   std::string file() const { return step() + "/manifest.json"; }
 
   const TemporaryFolder folder_;
-  Json manifest_;
+  nlohmann::json manifest_;
 };
 
 bool has_controls(const std::string& text) {
@@ -98,17 +97,19 @@ TEST_CASE(
     "field") {
   const Forged forged;
   const std::string generate = "generate " + forged.path() + " --prompt 0 --length 1";
-  REQUIRE(forged.told(generate, [](Json&) {}).status == 0);
+  REQUIRE(forged.told(generate, [](nlohmann::json&) {}).status == 0);
   int fields = 0;
   for (const auto& [group, values] : forged.manifest()["config"].items())
     for (const auto& [name, value] : values.items()) {
       const std::string field = group + "." + name;
       CAPTURE(field);
-      const Json other =
-          value.is_string() && name != "loss" ? Json(1e300) : Json("\x1b[2J\xc2\x9b");
-      check_unreadable(forged.told(generate, [&, g = group, n = name](
-                                                 Json& all) { all["config"][g][n] = other; }),
-                       forged.step() + unreadable + field + ": ");
+      const nlohmann::json other = value.is_string() && name != "loss"
+                                       ? nlohmann::json(1e300)
+                                       : nlohmann::json("\x1b[2J\xc2\x9b");
+      check_unreadable(
+          forged.told(generate, [&, g = group,
+                                 n = name](nlohmann::json& all) { all["config"][g][n] = other; }),
+          forged.step() + unreadable + field + ": ");
       ++fields;
     }
   CHECK(fields > 80);
@@ -118,7 +119,7 @@ TEST_CASE("settings: zero, negative, too large and inconsistent numbers are refu
   const Forged forged;
   const std::string resume =
       "train --score-samples 0 --threads 1 --steps 2 --resume " + forged.path();
-  const Json refused = Json::parse(R"({
+  const nlohmann::json refused = nlohmann::json::parse(R"({
     "run": {"micro_batch": [0, -1, 9223372036854775807, 9223372036854775808, 2.5],
             "accumulation": [0, 9223372036854775807], "ranks": [0, 9223372036854775807],
             "tensor_parallel": [0], "rampup_start": [-1, 9223372036854775807],
@@ -131,15 +132,18 @@ TEST_CASE("settings: zero, negative, too large and inconsistent numbers are refu
     "data": {"split": [[1, 2]], "source": ["sort\u0000"]}})");
   for (const auto& [group, names] : refused.items())
     for (const auto& [name, values] : names.items())
-      for (const Json& value : values) {
+      for (const nlohmann::json& value : values) {
         INFO((group + "." + name), ", ", value.dump());
-        const auto change = [&, g = group, n = name](Json& all) { all["config"][g][n] = value; };
+        const auto change = [&, g = group, n = name](nlohmann::json& all) {
+          all["config"][g][n] = value;
+        };
         check_unreadable(forged.told(resume, change), forged.step() + unreadable);
       }
-  const auto together = [&](const Json& values, const std::string& why) {
+  const auto together = [&](const nlohmann::json& values, const std::string& why) {
     CAPTURE(values.dump());
-    check_unreadable(forged.told(resume, [&](Json& all) { all["config"]["run"].update(values); }),
-                     why);
+    check_unreadable(
+        forged.told(resume, [&](nlohmann::json& all) { all["config"]["run"].update(values); }),
+        why);
   };
   together({{"micro_batch", 1 << 30}, {"accumulation", 1 << 30}}, "expected a product of at most");
   together({{"ranks", 1 << 30}, {"tensor_parallel", 2}}, "expected a product of at most");
@@ -147,15 +151,16 @@ TEST_CASE("settings: zero, negative, too large and inconsistent numbers are refu
   together({{"rampup_start", 1}, {"rampup_increment", 3}, {"rampup_samples", 9}},
            "expected an INCREMENT");
   check_unreadable(
-      forged.told(resume, [](Json& all) { all["config"]["run"].erase("micro_batch"); }),
+      forged.told(resume, [](nlohmann::json& all) { all["config"]["run"].erase("micro_batch"); }),
       "run.micro_batch: expected");
-  check_unreadable(forged.told(resume, [](Json& all) { all["config"].erase("model"); }),
+  check_unreadable(forged.told(resume, [](nlohmann::json& all) { all["config"].erase("model"); }),
                    "key 'model' not found");
   // As large as a model of flags, and not the one whose tensors are there.
   for (const auto& [name, value] :
        {std::pair{"layers", 65536}, std::pair{"vocabulary", 1 << 30}, std::pair{"width", 512}})
     check_unreadable(
-        forged.told(resume, [&, n = name, v = value](Json& all) { all["config"]["model"][n] = v; }),
+        forged.told(resume, [&, n = name,
+                             v = value](nlohmann::json& all) { all["config"]["model"][n] = v; }),
         forged.step() + ": its settings describe a model with ");
 }
 
@@ -165,7 +170,8 @@ TEST_CASE("settings: control characters in a checkpoint's settings never reach t
       "\x1b[2J\xc2\x9b"
       "1m.txt";
   const auto told = [&](const std::string& line, const char* group, const char* name) {
-    const Outcome outcome = forged.told(line, [&](Json& all) { all["config"][group][name] = bad; });
+    const Outcome outcome =
+        forged.told(line, [&](nlohmann::json& all) { all["config"][group][name] = bad; });
     INFO("line ", line, ", error ", outcome.error);
     CHECK(!has_controls(outcome.out + outcome.error));
     return outcome;
@@ -189,10 +195,10 @@ TEST_CASE("settings: the settings in a weights file are checked in the same way"
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   const auto told = [&](const std::string& line, const char* group, const char* name,
-                        const Json& value) {
-    Json header = Json::parse(bytes.substr(8, length));
+                        const nlohmann::json& value) {
+    nlohmann::json header = nlohmann::json::parse(bytes.substr(8, length));
     std::string& written = header["__metadata__"]["zerograd_config"].get_ref<std::string&>();
-    Json config = Json::parse(written);
+    nlohmann::json config = nlohmann::json::parse(written);
     config[group][name] = value;
     written = config.dump();
     const std::string text = header.dump();
@@ -227,19 +233,21 @@ TEST_CASE(
     CHECK(contains(outcome.out, why));
     CHECK(!has_controls(outcome.out + outcome.error));
   };
-  damage([](Json& all) { all["tensors"] = Json::array(); }, "has no tensors");
+  damage([](nlohmann::json& all) { all["tensors"] = nlohmann::json::array(); }, "has no tensors");
   damage(
-      [](Json& all) {
-        const Json one = all["tensors"][0];
+      [](nlohmann::json& all) {
+        const nlohmann::json one = all["tensors"][0];
         for (int i = 0; i < 80000; ++i) all["tensors"].push_back(one);
       },
       "is there twice");
-  damage([](Json& all) { all["steps"] = INT64_MAX; }, "expected a count up to 2^53");
-  damage([](Json& all) { all["skipped"] = 2; }, "skipped: expected at most the 1 steps, got 2");
-  damage([](Json& all) { all["micro_batches"] = -1; }, "expected a count");
-  damage([](Json& all) { all["tensors"][0]["name"] = "\x1b[2J:master@0"; }, "is of none of its");
+  damage([](nlohmann::json& all) { all["steps"] = INT64_MAX; }, "expected a count up to 2^53");
+  damage([](nlohmann::json& all) { all["skipped"] = 2; },
+         "skipped: expected at most the 1 steps, got 2");
+  damage([](nlohmann::json& all) { all["micro_batches"] = -1; }, "expected a count");
+  damage([](nlohmann::json& all) { all["tensors"][0]["name"] = "\x1b[2J:master@0"; },
+         "is of none of its");
   damage(
-      [](Json& all) {
+      [](nlohmann::json& all) {
         std::string name = all["tensors"][0]["name"];
         name.replace(name.find('@'), std::string::npos, "@9000000000000000000");
         all["tensors"][0]["name"] = name;

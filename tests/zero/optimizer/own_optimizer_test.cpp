@@ -224,7 +224,7 @@ TrainingOutcome train(const Config& config, const TrainingRun& run) {
   });
 }
 
-std::string text_of(const Config& config) {
+std::string case_of(const Config& config) {
   return zero::optimizer_name(config.update) + " in " + name_of(config.compute);
 }
 
@@ -242,13 +242,13 @@ TEST_CASE(
   std::map<const Config*, std::string> hashes;
   std::set<std::string> different;
   for (const Config& config : configs) {
-    CAPTURE(text_of(config));
+    CAPTURE(case_of(config));
     hashes[&config] = train(config, {}).hash;
     CHECK(different.insert(hashes[&config]).second);  // the optimizer has an effect
   }
   for_cover(
       [&](const Config& plain, int stage, int ranks, const zero::OffloadOptions& offload) {
-        INFO(text_of(plain), ", stage ", stage, ", ranks ", ranks, ", ",
+        INFO(case_of(plain), ", stage ", stage, ", ranks ", ranks, ", ",
              name_of(offload.optimizer));
         Config config = plain;
         config.stage = stage;
@@ -259,7 +259,7 @@ TEST_CASE(
       configs, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4}, places);
   for (const Config& plain : configs)
     for (const int stage : {0, 3}) {
-      INFO(text_of(plain), ", stage ", stage);
+      INFO(case_of(plain), ", stage ", stage);
       const TemporaryFolder folder;
       Config config = plain;
       config.stage = stage;
@@ -275,7 +275,7 @@ TEST_CASE(
 TEST_CASE("a plan equals its run for optimizers outside the library, also with a skipped step") {
   for_cover(
       [](const Config& plain, int stage, Space space) {
-        INFO(text_of(plain), ", stage ", stage, ", ", name_of(space));
+        INFO(case_of(plain), ", stage ", stage, ", ", name_of(space));
         const Program program = [&](Communicator& ranks, const Device& device) {
           const MatrixToy toy;
           Config config = plain;
@@ -357,7 +357,7 @@ TEST_CASE("the first step of Shampoo is an orthogonal matrix") {
 
 TEST_CASE("a skipped step changes no state of an optimizer outside the library") {
   for (const Config& config : configs_of_own()) {
-    CAPTURE(text_of(config));
+    CAPTURE(case_of(config));
     const MatrixToy toy;
     Engine engine(toy.store, Device::cpu(), config);
     train_step(engine, 0);
