@@ -281,7 +281,8 @@ TEST_CASE(
   refused("bench step --data sort", 2, "--data");
   refused("bench step --save " + folder.path(), 2, "--save");
   refused("bench step --json /nowhere/f", 5, "--json: /nowhere/f cannot be written");
-  refused("bench generate --prompt 1000 --tokens 100", 2, "--tokens: expected at most the 1024");
+  refused("bench generate --prompt 1000 --tokens 100", 2,
+          "--tokens: expected --prompt and --tokens to add up to at most 1024");
   refused("bench generate --precision f64", 2, "--precision: expected f32, bf16, f16");
   refused("bench generate --model-type gpt2 --n-layer 2", 2, "--model-type");
   refused("bench generate --device cuda", 6, "--device cuda");

@@ -91,7 +91,7 @@ TEST_CASE("settings that the chosen optimizer does not have are refused") {
   for (const auto& [flags, words] : rows) check_refused(run + flags, 2, words);
   const std::string divided = " --ranks 3 --tensor-parallel 3";
   check_refused(run + "--optimizer muon" + divided, 6,
-                "the optimizer is muon, and tensor ranks divide the matrix");
+                "the optimizer is muon, and tensor ranks divide the parameter");
   check_refused(run + "--optimizer adafactor" + divided, 6,
                 "the optimizer is adafactor, and tensor ranks divide the");
   write_file(config, R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.5}},

@@ -351,10 +351,10 @@ TEST_CASE("tune refuses wrong options and settings that do not fit before any tr
       {"--data sort --out /nowhere/tuned.json", 5, "--out: /nowhere/tuned.json cannot be written"},
       {"--data sort --train-batch-size 16 --rampup-batch-size 4 4 36", 2,
        "--batch-size x ranks, 16 x 1 = 16, divides, got 4 and 4; try --batch-size 4"},
-      {"--resume " + folder.path(), 2, "--resume: expected a run from its beginning"},
+      {"--resume " + folder.path(), 2, "--resume: expected a new run"},
       {"--data sort --ranks 2 --device-memory 1MiB --out " + (folder / "out"), 3,
        "takes 2097152 bytes of device memory, 0 of host memory and 0 of disk for each rank, 2 "
-       "times what --device-memory allows; try more of that"},
+       "times what --device-memory allows; try a higher limit"},
       {"--data sort --ranks 2 --device-memory 1MiB --find-max-batch --out " + (folder / "out"), 3,
        "nothing fits; the smallest setting, --zero-stage"}};
   for (const auto& [flags, status, part] : refusals) {

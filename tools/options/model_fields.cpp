@@ -218,8 +218,8 @@ Fields model_fields() {
 }
 
 Fields conversation_fields() {
-  const auto has_conversations = [](const TrainOptions& now, const RunSpec& saved) {
-    return is_conversations(now.has("--data") ? now.data.source : saved.data.source);
+  const auto has_conversations = [](const TrainOptions& now, const RunSpec&) {
+    return !now.has("--data") || is_conversations(now.data.source);
   };
   return {
       {ZG_AT(data.validation_source),

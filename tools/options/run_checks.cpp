@@ -44,9 +44,6 @@ void check_train(const TrainOptions& options) {
   check_device(options.given);
   check_axes(options);
   for (const auto& [flag, other] : exclusive_flags) refuse_both(options.given, flag, other);
-  if (!options.is_from_config("--betas"))
-    for (const char* beta : {"--adam-beta1", "--adam-beta2"})
-      refuse_both(options.given, "--betas", beta);
   const auto given = [&](const char* flag) { return options.has(flag); };
   const bool resumes = !options.resume.empty() && options.resume != "auto";
   const bool has_folder = !options.from_hf.empty(), has_init = !options.initial_weights.empty();

@@ -125,7 +125,7 @@ double limit_epochs(TrainOptions& options, const models::Dataset& dataset, RunSp
   const double batches = limit.batches > 0
                              ? std::min(static_cast<double>(limit.batches), std::floor(all / batch))
                              : std::floor(limit.share * std::floor(all / batch));
-  if (batches < 1.0)
+  if (batches < 1.0 && !options.only_planned)  // a plan has no epochs to end
     raise<ConfigError>(
         "--limit-train-batches: expected a limit that leaves a batch or more, got none of the {:g} "
         "batches of {:g} that the {:g} samples of an epoch make; try a larger limit or a smaller "

@@ -244,7 +244,7 @@ TEST_CASE("a run with a config is resumed with or without the config to the same
                                             {"--adam-eps", "0.0001", "checkpoint"},
                                             {"run.warmup_min_rate", "0.0001", "checkpoint"},
                                             {"--initial-scale-power", "8", "config"},
-                                            {"run.cycle_min_rate", "0", "default"}})
+                                            {"--metrics", "-", "default"}})
     CHECK(contains(explained, fmt::format("  {:<30}  {:<24}  {}\n", name, value, source)));
 }
 

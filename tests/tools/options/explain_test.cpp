@@ -43,6 +43,7 @@ TEST_CASE("explain: a flag comes before a config, a config before a checkpoint o
   tools::RunSpec saved;
   saved.schedule.rate = 0.125;
   saved.engine.clip_norm = 4.0f;
+  saved.engine.stage = 2;
   saved.engine.update.weight_decay = 0.5f;
   saved.model.width = 24;
   tools::adopt(saved, options);
@@ -54,7 +55,7 @@ TEST_CASE("explain: a flag comes before a config, a config before a checkpoint o
   CHECK(line_of(text, "--clip") == "--clip 3 config");
   CHECK(line_of(text, "--optimizer") == "--optimizer adamw checkpoint");
   CHECK(line_of(text, "--precision") == "--precision f32 checkpoint");
-  CHECK(line_of(text, "--zero-stage") == "--zero-stage 0 config's default");
+  CHECK(line_of(text, "--zero-stage") == "--zero-stage 2 checkpoint");
   CHECK(line_of(text, "--weight-decay") == "--weight-decay 0.5 checkpoint");
   CHECK(line_of(text, "--n-embd") == "--n-embd 24 checkpoint");
   CHECK(line_of(text, "run.micro_batch") == "run.micro_batch 7 derived");
@@ -63,10 +64,11 @@ TEST_CASE("explain: a flag comes before a config, a config before a checkpoint o
   TrainOptions of_config;
   give(of_config, "--betas", "0.5,0.75");
   of_config.sources["--betas"] = Source::config;
-  of_config.given.insert("--config");
+  of_config.sources["--precision"] = Source::config;
+  of_config.engine.loss_scaling.hysteresis = 5;
   const std::string configured = tools::explain_settings(of_config, of_config);
   CHECK(line_of(configured, "--adam-beta1") == "--adam-beta1 0.5 config");
-  CHECK(line_of(configured, "run.hysteresis") == "run.hysteresis 2 config");
+  CHECK(line_of(configured, "run.hysteresis") == "run.hysteresis 5 config");
   TrainOptions of_folder;
   give(of_folder, "--n-head", "4");
   tools::adopt_model(saved, of_folder);

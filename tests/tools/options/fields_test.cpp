@@ -147,7 +147,9 @@ TEST_CASE("fields: every member of RunSpec is stored, or listed in this test as 
   add(engine.offload.optimizer_ratio);
   add(engine.offload.parameters_on_host);
   add(engine.offload.parameter_buffer);
-  add(engine.seed);  // of RunSpec::seed
+  add(engine.seed);              // of RunSpec::seed
+  add(engine.update.optimizer);  // a class of a program's own, as the next one
+  add(settings.schedule.function);
   add(engine.overlap_comm);
   add(engine.reduce_bucket_size);
   add(engine.allgather_bucket_size);

@@ -327,9 +327,8 @@ TEST_CASE(
   const Outcome again =
       checked(zerograd("train --from-hf " + out + " --steps 0 --log-interval 0 --data " + a.text));
   CHECK(contains(again.error, "note: " + out +
-                                  " does not say what its 29 tokens are; the "
-                                  "characters of " +
-                                  a.text + " are taken for them\n"));
+                                  " does not define its 29 tokens; the characters of " + a.text +
+                                  " are used as tokens\n"));
   CHECK(contains(again.error, "; tokens: 29 characters\n"));
 }
 

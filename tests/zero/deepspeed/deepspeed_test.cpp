@@ -118,8 +118,9 @@ TEST_CASE(
   const DeepSpeedConfig next =
       read_deepspeed_config(batch_of_8 + "gradient_clipping: 0.5}", {.program = config});
   CHECK(next.engine.update.beta1 == 0.5f);
-  CHECK(next.taken == std::set<Field>{Field::train_batch, Field::clip_norm, Field::precision,
-                                      Field::memory_breakdown});
+  CHECK(next.engine.compute == DType::f16);
+  CHECK(next.taken ==
+        std::set<Field>{Field::train_batch, Field::clip_norm, Field::memory_breakdown});
   CHECK(next.defaulted == std::set<Field>{Field::memory_breakdown});
   CHECK(next.overridden.empty());
 }
