@@ -270,7 +270,13 @@ Var checkpoint(Tape& tape, std::span<const Var> inputs,
   Tensor output;
   {
     Pause pause(state);
-    output = segment(tape, constants).value();
+    const Var result = segment(tape, constants);
+    if (result.slot_ >= 0 && !result.parameter_)
+      throw TapeError(
+          "checkpoint: the segment returns a recorded Var that it captured; expected a value of "
+          "the "
+          "segment's inputs; pass the Var to checkpoint()");
+    output = result.value();
   }
   TapeState::Entry& entry = state.push(TapeState::Kind::checkpoint, "checkpoint");
   entry.index = state.segments.size();

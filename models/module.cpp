@@ -81,6 +81,9 @@ Dropout::Dropout(Module* parent, const std::string& name)
     : Module(parent, name), site(static_cast<uint32_t>(hash_name(this->name().c_str()))) {}
 
 Var Dropout::operator()(const Var& x) const {
+  if (name().empty())
+    throw ConfigError(
+        "dropout: the layer was default-constructed; expected one with a parent and a name");
   const Call call(*this, x);
   return zg::dropout(x, call.pass.dropout,
                      call.parallel.sequence ? call.key_of_rank(site) : call.key(site));

@@ -301,4 +301,14 @@ Var Mlp::operator()(const Var& x) const {
   return drop_(call.parallel.leave(out));
 }
 
+Var hooked(const Tape& tape, const BlockHook& hook, int64_t layer, const Var& x) {
+  if (!hook) return x;
+  const Var y = hook(layer, x);
+  if (!y)
+    raise<ShapeError>("hook of layer {}: it returns an absent Var; expected {}", layer, x.shape());
+  if (y.shape() != x.shape())
+    raise<ShapeError>("hook of layer {}: it returns {}; expected {}", layer, y.shape(), x.shape());
+  return on_tape(tape, y);
+}
+
 }  // namespace zg::nn

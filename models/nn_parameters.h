@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "zerograd/autograd/tape.h"
+#include "zerograd/models/module.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
@@ -42,5 +42,9 @@ inline Var on_tape(const Tape& tape, const Var& x) {
 inline Var value_of(const Tape& tape, const Parameter* parameter) {
   return parameter ? tape.parameter(*parameter) : Var();
 }
+
+/// The Var that a hook returns for the hidden state x of a layer, on the tape; x without a hook.
+/// Throws ShapeError for another shape than that of x.
+Var hooked(const Tape& tape, const BlockHook& hook, int64_t layer, const Var& x);
 
 }  // namespace zg::nn

@@ -196,7 +196,7 @@ struct Config {
 
 /// Throws ConfigError naming the field, or Unsupported for values that this build does not support.
 ZG_API void validate(const Config& config);
-void validate(const UpdateOptions& options);
+ZG_API void validate(const UpdateOptions& options);
 
 /// Sets of dtypes, as in the table "DeepSpeed vs FSDP" in the documentation of Hugging Face's
 /// accelerate.

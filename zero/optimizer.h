@@ -49,7 +49,8 @@ class ZG_API Optimizer {
   /// A state of each parameter, beside its master weight. It is zero before the first step.
   struct State {
     std::string name;  ///< letters, digits and '_'; neither "master" nor "gradient"
-    /// f32 | bf16. Absent: Config::optimizer, or f32 if the state has a shape of its own.
+    /// f32 | bf16. Absent: Config::optimizer, or f32 if the state has a shape of its own. Gradients
+    /// and scratch() are f32, and kernels for elements take one dtype: f32 fits them.
     std::optional<DType> dtype = {};
     /// The shape by that of the parameter. Null: one number for each element. Only an optimizer
     /// that needs whole parameters may have such a state, in f32.

@@ -147,14 +147,14 @@ nn::Residual trunk(const Tape& tape, const GPTLayers& layers, const Var& first, 
   // The tables are made once for all blocks.
   const Tape::With pass(tape, with_tables(tape.get<nn::Pass>(), layers, first, tokens));
   int64_t layer = layers.part.first_layer;
-  nn::Residual x{nn::on_tape(tape, hook && layer == 0 ? hook(0, first) : first)};
+  nn::Residual x{nn::on_tape(tape, layer == 0 ? nn::hooked(tape, hook, 0, first) : first)};
   for (const nn::UnitOf<Block>& block : layers.blocks) {
     if (checkpointing)
       x.x = checkpoint(x.x, [&block](const Var& in) { return block(nn::Residual{in}).sum(); });
     else
       x = block(std::move(x));
     ++layer;
-    if (hook) x = {nn::on_tape(tape, hook(layer, std::exchange(x, {}).sum()))};
+    if (hook) x = {nn::hooked(tape, hook, layer, std::exchange(x, {}).sum())};
   }
   return x;
 }

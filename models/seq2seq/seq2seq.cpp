@@ -194,11 +194,11 @@ Var run_encoder(const Tape& tape, const Seq2SeqLayers& layers, const Tensor& sou
   Var x = embed(tape, layers, layers.encoder, source, /*first_position=*/0);
   int64_t layer = 0;
   const nn::BlockHook& hook = options.encoder_hook;
-  if (hook) x = nn::on_tape(tape, hook(layer, x));
+  x = nn::hooked(tape, hook, layer, x);
   for (const nn::UnitOf<Seq2SeqBlock>& block : layers.encoder.blocks) {
     const auto run = [&block](const Var& input) { return block(input, nullptr); };
     x = options.checkpointing ? checkpoint(x, run) : run(x);
-    if (hook) x = nn::on_tape(tape, hook(++layer, x));
+    x = nn::hooked(tape, hook, ++layer, x);
   }
   return layers.encoder.norm.weight ? layers.encoder.norm(x) : x;
 }
@@ -210,7 +210,7 @@ Var run_decoder(Tape& tape, const Seq2SeqLayers& layers, const Tensor& ids, cons
   Var x = embed(tape, layers, layers.decoder, ids, /*first_position=*/0);
   int64_t layer = 0;
   const nn::BlockHook& hook = options.decoder_hook;
-  if (hook) x = nn::on_tape(tape, hook(layer, x));
+  x = nn::hooked(tape, hook, layer, x);
   for (const nn::UnitOf<Seq2SeqBlock>& block : layers.decoder.blocks) {
     const auto run = [&block, lengths](Tape&, std::span<const Var> inputs) {
       // The layer's gradients of the memory are summed here before they are added to those of other
@@ -220,7 +220,7 @@ Var run_decoder(Tape& tape, const Seq2SeqLayers& layers, const Tensor& ids, cons
     };
     const Var inputs[] = {x, memory};
     x = options.checkpointing ? checkpoint(tape, inputs, run) : run(tape, inputs);
-    if (hook) x = nn::on_tape(tape, hook(++layer, x));
+    x = nn::hooked(tape, hook, ++layer, x);
   }
   return x;
 }

@@ -256,6 +256,10 @@ TEST_CASE("a Var captured by a checkpointed segment is an error") {
                [&](Tape&, std::span<const Var> in) { return times(in[0], captured); });
   });
   CHECK(contains(message, "captured by a checkpointed segment"));
+  CHECK(contains(message_of<TapeError>([&] {
+                   checkpoint(tape, inputs, [&](Tape&, std::span<const Var>) { return captured; });
+                 }),
+                 "checkpoint: the segment returns a recorded Var that it captured"));
 }
 
 TEST_CASE("reading a parameter outside its unit is an error that names the unit to open") {

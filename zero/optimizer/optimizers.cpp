@@ -79,9 +79,22 @@ void Optimizers::add(const std::shared_ptr<const Optimizer>& optimizer) {
               .gathered = dynamic_cast<const GatheredOptimizer*>(optimizer.get()),
               .states = optimizer->states(),
               .arrays = {}};
+  for (const std::string& stream : optimizer->streams()) check_name(stream, "a stream");
   for (const Optimizer::State& state : entry.states) {
     check_state(*optimizer, state);
     const bool shaped = state.shape != nullptr, everywhere = shaped && entry.gathered;
+    const auto takes_name = [&](const auto& other) {
+      return &other != &state && other.name == state.name;
+    };
+    if (std::any_of(entry.states.begin(), entry.states.end(), takes_name))
+      raise<ConfigError>("optimizer: {} declares two states '{}'; expected names that differ",
+                         optimizer->name(), state.name);
+    for (const Array& array : arrays_)
+      if (array.name == state.name && array.shaped != shaped && !everywhere && !array.everywhere)
+        raise<ConfigError>(
+            "optimizer: the state '{}' of {} and that of another optimizer differ: one has a shape "
+            "of its own; expected another name, because checkpoints keep states by name",
+            state.name, optimizer->name());
     const auto same = std::find_if(arrays_.begin(), arrays_.end(), [&](const Array& array) {
       return array.name == state.name && array.dtype == state.dtype && array.shaped == shaped &&
              array.everywhere == everywhere;
@@ -97,7 +110,9 @@ size_t Optimizers::index_of(const Parameter& parameter) const {
   const Optimizer* optimizer = group && group->optimizer ? group->optimizer.get()
                                : group && group->by_adam ? others_.at(main_.get()).get()
                                                          : main_.get();
-  while (optimizer && !optimizer->updates(parameter)) optimizer = others_.at(optimizer).get();
+  // Optimizers may name each other.
+  for (size_t i = 0; optimizer && !optimizer->updates(parameter); ++i)
+    optimizer = i < others_.size() ? others_.at(optimizer).get() : nullptr;
   for (size_t i = 0; i < entries_.size(); ++i)
     if (entries_[i].optimizer.get() == optimizer) return i;
   raise<Unsupported>(

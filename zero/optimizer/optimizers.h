@@ -23,7 +23,7 @@ inline bool is_updated(const Parameter& parameter) {
 struct Storage;
 
 /// An optimizer of whole parameters that updates those of a storage on all ranks together.
-class GatheredOptimizer : public Optimizer {
+class ZG_API GatheredOptimizer : public Optimizer {
  public:
   struct Update {
     Storage& storage;
@@ -89,10 +89,10 @@ class ZG_API Optimizers {
 ZG_API std::shared_ptr<const Optimizer> optimizer_of(const UpdateOptions& options);
 
 /// Whether it declares this stream of gradients.
-bool has_stream(const Optimizer& optimizer, const std::string& stream);
+ZG_API bool has_stream(const Optimizer& optimizer, const std::string& stream);
 
 /// Throws Unsupported if a tensor rank has only a slice of a parameter that an optimizer needs
 /// whole.
-void check_parameters(const ParameterStore& store, const Optimizers& optimizers);
+ZG_API void check_parameters(const ParameterStore& store, const Optimizers& optimizers);
 
 }  // namespace zg::zero

@@ -64,6 +64,17 @@ TEST_CASE("an optimizer that declares what an engine cannot do is refused") {
   CHECK(refusal({"x", {{.name = "s", .shape = square}}, false}) ==
         "optimizer: the state s of x has a shape of its own, and the optimizer takes ranges of "
         "elements; expected one that needs whole parameters");
+  CHECK(refusal({"x", {{.name = "s"}, {.name = "s"}}, false}) ==
+        "optimizer: x declares two states 's'; expected names that differ");
+  Config two;
+  two.update.groups = {
+      {.pattern = "tall",
+       .optimizer = std::make_shared<Declared>(
+           "y", std::vector<Optimizer::State>{{.name = "s", .shape = square}}, true)}};
+  CHECK(
+      refusal({"x", {{.name = "s"}}, false}, two) ==
+      "optimizer: the state 's' of x and that of another optimizer differ: one has a shape of its "
+      "own; expected another name, because checkpoints keep states by name");
   CHECK(refusal({"x", {}, false, false}) ==
         "optimizer: x does not update 'z.bias' [7]; expected an optimizer for it in "
         "Optimizer::others(), or a parameter group");
