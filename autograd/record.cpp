@@ -1,5 +1,6 @@
 #include "zerograd/autograd/tape.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <ostream>
@@ -431,5 +432,10 @@ Var Tape::variable(Tensor value) const {
 Stream& Tape::stream() const { return state_->device.compute(); }
 Device Tape::device() const { return state_->device; }
 TapeMode Tape::mode() const { return state_->mode; }
+
+bool Tape::reads(const ParameterSource& source) const {
+  const auto& sources = state_->sources;
+  return std::find(sources.begin(), sources.end(), &source) != sources.end();
+}
 
 }  // namespace zg

@@ -149,7 +149,8 @@ class ZG_API Tape {
   Stream& stream() const;
   Device device() const;
   TapeMode mode() const;
-  bool is_open(const Unit& unit) const;  ///< whether a Use of the unit is open
+  bool is_open(const Unit& unit) const;             ///< whether a Use of the unit is open
+  bool reads(const ParameterSource& source) const;  ///< whether it is one of the tape's sources
 
   /// The settings of this type that layers read from the tape: those of the innermost With, or T().
   /// nn::Pass (models/nn.h) is such a type.

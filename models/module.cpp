@@ -8,8 +8,18 @@ namespace zg::nn {
 
 Module::Module(const ParallelStore& root) : root_(std::make_shared<const ParallelStore>(root)) {}
 
+namespace {
+
+Module* require_parent(Module* parent, const std::string& name) {
+  if (parent) return parent;
+  raise<ConfigError>("module '{}': the parent is null; expected `this` of the module around it",
+                     name);
+}
+
+}  // namespace
+
 Module::Module(Module* parent, const std::string& name)
-    : unit_(parent->unit_),
+    : unit_(require_parent(parent, name)->unit_),
       name_(parent->name_ + (parent->name_.empty() || name.empty() ? "" : ".") + name) {
   if (!parent->root_) {
     const auto store = std::make_shared<ParameterStore>();

@@ -208,12 +208,25 @@ Tape Engine::tape() { return Tape(state_->device, this); }
 
 Tape Engine::inference_tape() { return Tape(state_->device, this, TapeMode::inference); }
 
+namespace {
+
+void check_tape(const Tape& tape, const Engine& engine) {
+  if (!tape.reads(engine))
+    throw TapeError(
+        "engine: backward got a tape that does not read this engine; expected "
+        "Engine::tape(), or a Tape of sources that include the engine");
+}
+
+}  // namespace
+
 void Engine::backward(Tape& tape, const Var& loss) {
+  check_tape(tape, *this);
   const PhaseScope phase(state_->device, "backward");
   tape.backward(loss, state_->scaler.scale());
 }
 
 void Engine::backward(Tape& tape, std::span<const Var> outputs, std::span<const Tensor> gradients) {
+  check_tape(tape, *this);
   const PhaseScope phase(state_->device, "backward");
   tape.backward(outputs, gradients);
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <tuple>
 
 #include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/runtime/error.h"
@@ -14,11 +15,10 @@
 namespace zg::models {
 
 std::vector<int64_t> samples_of_batch(const LoadOrder& order, int64_t number) {
-  for (const auto& [name, value] : {std::pair("samples", order.samples),
-                                    {"batch", order.batch},
-                                    {"window", order.window},
-                                    {"number of the batch, from 1 on,", number + 1}})
+  for (const auto& [name, value] :
+       {std::pair("samples", order.samples), {"batch", order.batch}, {"window", order.window}})
     if (value < 1) raise<ConfigError>("loader: {}: expected 1 or more, got {}", name, value);
+  if (number < 0) raise<ConfigError>("loader: batch: expected 0 or more, got {}", number);
   const auto shuffled = [&](const char* purpose, int64_t index, int64_t n, int64_t place) {
     return order.order == Order::sequential
                ? place
@@ -50,7 +50,8 @@ struct OrderedResultsState {
     std::exception_ptr error;
   };
   OrderedResults::Make make;
-  int64_t ahead = 1, started = 0, taken = 0;
+  LoaderOptions options;
+  int64_t started = 0, taken = 0;
   bool ends = false;
   std::map<int64_t, Result> done;
   std::mutex mutex;
@@ -69,7 +70,7 @@ struct OrderedResultsState {
 
   Result run(int64_t number) const {
     try {
-      return {make(number), nullptr};
+      return {make(options.first + number * options.stride), nullptr};
     } catch (...) {
       return {nullptr, std::current_exception()};
     }
@@ -78,7 +79,7 @@ struct OrderedResultsState {
   void work() {
     std::unique_lock lock(mutex);
     while (true) {
-      changed.wait(lock, [&] { return ends || started < taken + ahead; });
+      changed.wait(lock, [&] { return ends || started < taken + options.prefetch; });
       if (ends) return;
       const int64_t number = started++;
       lock.unlock();
@@ -90,14 +91,18 @@ struct OrderedResultsState {
   }
 };
 
-OrderedResults::OrderedResults(int threads, int64_t ahead, Make make)
+OrderedResults::OrderedResults(const LoaderOptions& options, Make make)
     : state_(std::make_unique<OrderedResultsState>()) {
-  if (threads < 0 || ahead < 1)
-    raise<ConfigError>("loader: expected workers from 0 and a prefetch from 1, got {} and {}",
-                       threads, ahead);
+  for (const auto& [name, value, least] : {std::tuple("workers", int64_t{options.workers}, 0),
+                                           {"prefetch", options.prefetch, 1},
+                                           {"first", options.first, 0},
+                                           {"stride", options.stride, 1}})
+    if (value < least)
+      raise<ConfigError>("loader: {}: expected {} or more, got {}", name, least, value);
   state_->make = std::move(make);
-  state_->ahead = ahead;
-  for (int i = 0; i < threads; ++i) state_->threads.emplace_back([s = state_.get()] { s->work(); });
+  state_->options = options;
+  for (int i = 0; i < options.workers; ++i)
+    state_->threads.emplace_back([s = state_.get()] { s->work(); });
 }
 
 OrderedResults::~OrderedResults() = default;

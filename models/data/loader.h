@@ -20,6 +20,7 @@ struct LoadOrder {
   uint64_t seed = 3407;
   /// The length of a sample. With it samples of similar length share a batch, so that little is
   /// padded: the samples of `window` batches are sorted by length, and these batches are shuffled.
+  /// It is called for all samples of a window at each batch, by several threads.
   std::function<int64_t(int64_t sample)> length = {};
   int64_t window = 50;
 };
@@ -34,11 +35,12 @@ struct LoaderOptions {
   int64_t stride = 1;    ///< from one batch to the next: the number of ranks
 };
 
-/// Results of a function of 0, 1, 2, ..., computed by threads and taken in this order.
+/// Results of a function of the numbers first, first + stride, ..., computed by threads and taken
+/// in this order. Throws ConfigError for options out of range.
 class ZG_API OrderedResults {
  public:
   using Make = std::function<std::shared_ptr<void>(int64_t number)>;
-  OrderedResults(int threads, int64_t ahead, Make make);
+  explicit OrderedResults(const LoaderOptions& options, Make make);
   ~OrderedResults();             ///< waits for running calls
   std::shared_ptr<void> take();  ///< throws what the call has thrown
 
@@ -58,11 +60,9 @@ class Loader {
  public:
   Loader(LoadOrder order, std::function<T(const std::vector<int64_t>& samples)> make,
          const LoaderOptions& options = {})
-      : results_(options.workers, options.prefetch,
-                 [order = std::move(order), make = std::move(make), options](int64_t number) {
-                   return std::make_shared<T>(
-                       make(samples_of_batch(order, options.first + number * options.stride)));
-                 }) {}
+      : results_(options, [order = std::move(order), make = std::move(make)](int64_t number) {
+          return std::make_shared<T>(make(samples_of_batch(order, number)));
+        }) {}
   T next() { return std::move(*std::static_pointer_cast<T>(results_.take())); }
 
  private:

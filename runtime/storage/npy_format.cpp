@@ -297,6 +297,11 @@ std::string zip_directory(const std::vector<ZipEntry>& entries, int64_t at) {
                        entry.data_begin - int64_t{local_bytes} - std::ssize(entry.name) - 20});
   }
   const int64_t bytes = std::ssize(text), end = at + bytes;
+  // numpy knows an empty archive by its first bytes, those of the plain end record.
+  if (entries.empty()) {
+    append_number(text, end_mark);
+    return text.append(18, '\0');
+  }
   append_number(text, end64_mark);
   append_number<uint64_t>(text, end64_bytes - 12);
   append_number<uint32_t>(text, 45 << 16 | 45);

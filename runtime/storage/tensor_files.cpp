@@ -32,6 +32,7 @@ Tensor tensor_of(std::string_view bytes, const Shape& shape, DType dtype, const 
 }
 
 std::string bytes_of(const Tensor& tensor) {
+  if (!tensor) throw ShapeError("save: a tensor is absent; expected one with a shape and a dtype");
   const std::vector<uint8_t> bytes =
       tensor.alias(tensor.byte_offset(), {tensor.bytes()}, DType::u8).to_host<uint8_t>();
   return {bytes.begin(), bytes.end()};

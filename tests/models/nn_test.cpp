@@ -98,6 +98,8 @@ TEST_CASE("a root's store and adapters are those of its parts") {
 }
 
 TEST_CASE("a module without parts has no store, and a layer looks for the tape of its input") {
+  CHECK(message_of<ConfigError>([] { nn::Linear(nullptr, "out", {.in = 1, .out = 1}); }) ==
+        "module 'out': the parent is null; expected `this` of the module around it");
   const nn::Module empty;
   CHECK(contains(message_of<ConfigError>([&] { empty.store(); }), "no parts and no parameters"));
   const OwnDecoder model;

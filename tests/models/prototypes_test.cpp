@@ -9,11 +9,11 @@
 #include "tests/support/temporary_folder.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/values.h"
-#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/tensor_files.h"
+#include "zerograd/zero/values_optimizer.h"
 
 // Programs of tools/examples, each in a namespace. Their headers are included above.
 #define main run

@@ -78,6 +78,18 @@ TEST_CASE("a step between forward and backward is an error if an op saved a para
     }
 }
 
+TEST_CASE("an engine refuses to run backward on a tape that does not read it") {
+  const Toy toy, other_toy;
+  Engine engine(toy.store, Device::cpu()), other(other_toy.store, Device::cpu());
+  Tape tape = other.tape();
+  const Var loss = sum(tape.variable(Tensor::full({2}, 1.0, DType::f32, Device::cpu())));
+  CHECK(contains(message_of<TapeError>([&] { engine.backward(tape, loss); }),
+                 "backward got a tape that does not read this engine"));
+  other.backward(tape, loss);
+  CHECK(engine.micro_batches() == 0);
+  CHECK(other.micro_batches() == 1);
+}
+
 TEST_CASE("a unit or parameter added to the store after the engine was made is refused by name") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "zerograd/autograd/values.h"
-#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/tensor_files.h"
+#include "zerograd/zero/values_optimizer.h"
 
 namespace {
 
@@ -69,6 +69,7 @@ double train(const Device& device, const std::string& folder) {
   // A base has been trained before; here it is random, with logits of a trained one's size.
   const Parameter& head = *store.find("lm_head.weight");
   values.set(head, randn(head.shape, 1, "head", DType::f32, device));
+  zero::ValuesOptimizer optimizer(values, {.rule = OptimizerRule::sgd, .weight_decay = 0});
   double loss_value = 0;
   for (int64_t step = 0; step < steps; ++step) {
     const Preferences data = batch(step, device);
@@ -88,10 +89,7 @@ double train(const Device& device, const std::string& folder) {
                        {{"ids", data.ids}, {"targets", data.targets}});
       save_safetensors(folder + "/dpo.gradients.safetensors", values.gradients());
     }
-    for (const auto& [name, gradient] : values.gradients())
-      kernels::axpby({.x = gradient, .y = values.tensors().at(name), .a = -0.3, .b = 1},
-                     device.compute());
-    values.clear_gradients();
+    optimizer.step(0.3f);
   }
   return loss_value;
 }

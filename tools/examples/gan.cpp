@@ -9,9 +9,9 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/values.h"
-#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/tensor_files.h"
+#include "zerograd/zero/values_optimizer.h"
 
 namespace {
 
@@ -43,18 +43,13 @@ struct Net {
   }
 };
 
-void update(Values& values, double rate) {
-  for (const auto& [name, gradient] : values.gradients())
-    kernels::axpby({.x = gradient, .y = values.tensors().at(name), .a = -rate, .b = 1},
-                   values.device().compute());
-  values.clear_gradients();
-}
-
 double train(const Device& device, const std::string& folder) {
   const Net generator("generator", 2), discriminator("discriminator", 1);
   Values made(generator.store, initial_weights(generator.store, 1), device);
   Values judged(discriminator.store, initial_weights(discriminator.store, 1), device);
   Values average = made.copy();
+  const zero::UpdateOptions sgd{.rule = OptimizerRule::sgd, .weight_decay = 0};
+  zero::ValuesOptimizer of_made(made, sgd), of_judged(judged, sgd);
   const Tensor ones = Tensor::full({batch, 1}, 1, DType::f32, device);
   const Tensor zeros = Tensor::zeros({batch, 1}, DType::f32, device);
   const auto noise = [&](int64_t step) {
@@ -81,8 +76,8 @@ double train(const Device& device, const std::string& folder) {
                        {{"noise", noise(0)}, {"real", real.value()}});
       save_safetensors(folder + "/gan.gradients.safetensors", gradients);
     }
-    update(made, 0.02);
-    update(judged, 0.05);
+    of_made.step(0.02f);
+    of_judged.step(0.05f);
     average.average(made, 0.99);
   }
   Tape tape = average.inference_tape();

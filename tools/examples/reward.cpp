@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "zerograd/autograd/values.h"
-#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/tensor_files.h"
+#include "zerograd/zero/values_optimizer.h"
 
 namespace {
 
@@ -70,6 +70,7 @@ Tensor batch(int64_t step, const Device& device) {
 double train(const Device& device, const std::string& folder) {
   const RewardModel model;
   Values values(model.store, initial_weights(model.store, 1), device);
+  zero::ValuesOptimizer optimizer(values, {.rule = OptimizerRule::sgd, .weight_decay = 0});
   double loss_value = 0;
   for (int64_t step = 0; step < steps; ++step) {
     Tape tape = values.tape();
@@ -86,10 +87,7 @@ double train(const Device& device, const std::string& folder) {
       save_safetensors(folder + "/reward.gradients.safetensors", values.gradients());
     }
     values.clip_gradients(1.0);
-    for (const auto& [name, gradient] : values.gradients())
-      kernels::axpby({.x = gradient, .y = values.tensors().at(name), .a = -0.5, .b = 1},
-                     device.compute());
-    values.clear_gradients();
+    optimizer.step(0.5f);
   }
   return loss_value;
 }

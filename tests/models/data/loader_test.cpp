@@ -94,8 +94,13 @@ TEST_CASE("a loader prefetches no more than it may, passes errors on, and ends i
   CHECK_THROWS_WITH_AS(batches({.samples = 0}, 1, {}), "loader: samples: expected 1 or more, got 0",
                        ConfigError);
   CHECK_THROWS_WITH_AS(batches({.samples = 1}, 1, {.prefetch = 0}),
-                       "loader: expected workers from 0 and a prefetch from 1, got 1 and 0",
-                       ConfigError);
+                       "loader: prefetch: expected 1 or more, got 0", ConfigError);
+  CHECK_THROWS_WITH_AS(batches({.samples = 1}, 1, {.stride = 0}),
+                       "loader: stride: expected 1 or more, got 0", ConfigError);
+  CHECK_THROWS_WITH_AS(batches({.samples = 1}, 1, {.first = -1}),
+                       "loader: first: expected 0 or more, got -1", ConfigError);
+  CHECK_THROWS_WITH_AS(models::samples_of_batch({.samples = 1}, -1),
+                       "loader: batch: expected 0 or more, got -1", ConfigError);
 }
 
 TEST_CASE("rows are padded to the longest or to a length") {

@@ -82,6 +82,10 @@ TEST_CASE("tensors return from npy, npz and safetensors as they were written") {
   }
   save_npz(path, {});
   CHECK(load_npz(path, device).empty());
+  CHECK(read_text(path) == std::string("PK\5\6") + std::string(18, '\0'));  // as numpy writes it
+  CHECK(message_of<ShapeError>([&] {
+          save_npz(path, {{"x", Tensor()}});
+        }) == "save: a tensor is absent; expected one with a shape and a dtype");
   save_npy(folder.path() + "/one.npy", load_npy(numpy_files + "version3.npy", device));
   CHECK(read_text(folder.path() + "/one.npy") == read_text(numpy_files + "version1.npy"));
 }

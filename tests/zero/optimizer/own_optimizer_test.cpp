@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "tests/support/planned.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/matrix_toy.h"
+#include "tests/zero/one_hash.h"
 #include "tests/zero/training_run.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/matmul/matmul.h"
@@ -224,52 +224,11 @@ TrainingOutcome train(const Config& config, const TrainingRun& run) {
   });
 }
 
-std::string case_of(const Config& config) {
-  return zero::optimizer_name(config.update) + " in " + name_of(config.compute);
-}
-
 }  // namespace
 
 TEST_CASE(
     "an optimizer outside the library has one hash over stages, ranks, offload and restarts") {
-  using enum Space;
-  const zero::OffloadOptions places[] = {{},
-                                         {.optimizer = host},
-                                         {.optimizer = file, .sub_group_size = 128},
-                                         {.gradient = file, .optimizer = file},
-                                         {.optimizer = file, .optimizer_ratio = 0.5}};
-  const std::vector<Config> configs = configs_of_own();
-  std::map<const Config*, std::string> hashes;
-  std::set<std::string> different;
-  for (const Config& config : configs) {
-    CAPTURE(case_of(config));
-    hashes[&config] = train(config, {}).hash;
-    CHECK(different.insert(hashes[&config]).second);  // the optimizer has an effect
-  }
-  for_cover(
-      [&](const Config& plain, int stage, int ranks, const zero::OffloadOptions& offload) {
-        INFO(case_of(plain), ", stage ", stage, ", ranks ", ranks, ", ",
-             name_of(offload.optimizer));
-        Config config = plain;
-        config.stage = stage;
-        config.offload = offload;
-        if (stage == 3 && ranks > 1) config.offload.parameter = file;
-        CHECK(train(config, {.ranks = ranks}).hash == hashes.at(&plain));
-      },
-      configs, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4}, places);
-  for (const Config& plain : configs)
-    for (const int stage : {0, 3}) {
-      INFO(case_of(plain), ", stage ", stage);
-      const TemporaryFolder folder;
-      Config config = plain;
-      config.stage = stage;
-      train(config, {.ranks = 3, .end = 2, .directory = folder.path()});
-      zero::verify_checkpoint(folder / "step_2");
-      config.stage = 3 - stage;
-      config.offload = {.optimizer = host};
-      const TrainingRun rest{.ranks = 2, .first = 2, .directory = folder.path()};
-      CHECK(train(config, rest).hash == hashes.at(&plain));
-    }
+  check_one_hash(configs_of_own(), train);
 }
 
 TEST_CASE("a plan equals its run for optimizers outside the library, also with a skipped step") {

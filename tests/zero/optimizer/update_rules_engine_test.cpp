@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "tests/support/planned.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/matrix_toy.h"
+#include "tests/zero/one_hash.h"
 #include "tests/zero/training_run.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
@@ -80,11 +80,6 @@ std::vector<Config> configs_of_rules() {
   return configs;
 }
 
-std::string text_of(const Config& config) {
-  return std::string(zero::optimizer_name(config.update)) + " in " + name_of(config.compute) +
-         ", states in " + name_of(config.optimizer);
-}
-
 using States = std::map<std::pair<const Parameter*, Engine::State>, std::vector<float>>;
 
 States states_of(const MatrixToy& toy, const Engine& engine) {
@@ -101,47 +96,9 @@ States states_of(const MatrixToy& toy, const Engine& engine) {
 TEST_CASE(
     "each optimizer gives the same parameter hash for every stage, rank count, offload and "
     "restart") {
-  using enum Space;
-  const zero::OffloadOptions places[] = {{},
-                                         {.optimizer = host},
-                                         {.optimizer = file, .sub_group_size = 128},
-                                         {.gradient = host},
-                                         {.gradient = file, .optimizer = file},
-                                         {.optimizer = host, .optimizer_ratio = 0.5}};
-  const std::vector<Config> configs = configs_of_rules();
-  std::map<const Config*, std::string> hashes;
-  std::set<std::string> different;
-  for (const Config& config : configs) {
-    hashes[&config] = train_on_ranks<MatrixToy>(config, {}).hash;
-    CAPTURE(text_of(config));
-    CHECK(different.insert(hashes[&config]).second);  // the rule has an effect
-  }
-  for_cover(
-      [&](const Config& plain, int stage, int ranks, const zero::OffloadOptions& offload) {
-        INFO(text_of(plain), ", stage ", stage, ", ranks ", ranks, ", ",
-             name_of(offload.optimizer));
-        Config config = plain;
-        config.stage = stage;
-        config.offload = offload;
-        if (stage == 3 && ranks > 1) config.offload.parameter = file;
-        config.allgather_bucket_size = ranks == 3 ? 100 : 500'000'000;
-        const TrainingRun run{.ranks = ranks, .threads = 1 + ranks % 2};
-        CHECK(train_on_ranks<MatrixToy>(config, run).hash == hashes.at(&plain));
-      },
-      configs, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4}, places);
-  for (const Config& plain : configs)
-    for (const int stage : {0, 3}) {
-      INFO(text_of(plain), ", stage ", stage);
-      const TemporaryFolder folder;
-      Config config = plain;
-      config.stage = stage;
-      train_on_ranks<MatrixToy>(config, {.ranks = 3, .end = 2, .directory = folder.path()});
-      zero::verify_checkpoint(folder / "step_2");
-      config.stage = 3 - stage;
-      config.offload = {.optimizer = host};
-      const TrainingRun rest{.ranks = 2, .first = 2, .directory = folder.path()};
-      CHECK(train_on_ranks<MatrixToy>(config, rest).hash == hashes.at(&plain));
-    }
+  check_one_hash(configs_of_rules(), [](const Config& config, const TrainingRun& run) {
+    return train_on_ranks<MatrixToy>(config, run);
+  });
 }
 
 TEST_CASE("five steps of each optimizer agree with torch.optim") {
