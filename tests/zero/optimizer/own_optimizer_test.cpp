@@ -5,15 +5,20 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/support/cover.h"
 #include "tests/support/error_message.h"
+#include "tests/support/own_process.h"
 #include "tests/support/planned.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/matrix_toy.h"
@@ -45,7 +50,7 @@ void subtract(const Tensor& direction, const OptimizerRange& range, const Optimi
 }
 
 /// m = 0.9 m + 0.1 g; p = (1 - rate decay) p - rate sign(m).
-class SignSgd final : public Optimizer {
+class SignSgd : public Optimizer {
  public:
   explicit SignSgd(std::optional<DType> dtype = {}) : dtype_(dtype) {}
   std::string name() const override { return "signsgd"; }
@@ -131,12 +136,15 @@ class Shampoo : public Optimizer {
   }
 };
 
-struct CountingShampoo final : Shampoo {
-  mutable std::atomic<int64_t> updated = 0;  ///< elements
+template <class Rule>
+struct Counting final : Rule {
+  int64_t last = std::numeric_limits<int64_t>::max();  ///< elements; the process is killed then
+  mutable std::atomic<int64_t> updated = 0;            ///< elements
   void update(const OptimizerStep& step, std::span<const OptimizerRange> ranges,
               Stream& stream) const override {
     for (const OptimizerRange& range : ranges) updated += range.master.numel();
-    Shampoo::update(step, ranges, stream);
+    Rule::update(step, ranges, stream);
+    if (updated >= last) std::raise(SIGKILL);
   }
 };
 
@@ -231,6 +239,58 @@ TEST_CASE(
   check_one_hash(configs_of_own(), train);
 }
 
+TEST_CASE("killed: run by the next test" * doctest::skip()) {
+  // Two ranks at stage 2 save after each step, until some of the parameters have been updated.
+  const char* const setting = std::getenv("ZG_KILLED");  // optimizer, elements, folder
+  REQUIRE(setting);
+  std::istringstream words(setting);
+  std::string optimizer, folder;
+  int64_t elements = 0;
+  words >> optimizer >> elements >> folder;
+  const auto killing = [&]<class Rule>(std::shared_ptr<Counting<Rule>> rule) {
+    rule->last = elements;
+    train_on_ranks<MatrixToy>(
+        {.stage = 2, .update = with(rule)}, {.ranks = 2}, [&](Engine& engine, uint64_t number) {
+          if (engine.micro_batches() == 0 && engine.steps() > 0)
+            zero::save_checkpoint(folder, engine,
+                                  {.steps = engine.steps(), .micro_batches = 12 * engine.steps()});
+          return train_micro_batch(engine, number);
+        });
+  };
+  if (optimizer == "signsgd")
+    killing(std::make_shared<Counting<SignSgd>>());
+  else
+    killing(std::make_shared<Counting<Shampoo>>());
+}
+
+TEST_CASE(
+    "a run that is killed in an update by an optimizer outside the library resumes on other "
+    "ranks to the same hash") {
+  const std::shared_ptr<const Optimizer> optimizers[] = {std::make_shared<SignSgd>(),
+                                                         std::make_shared<Shampoo>()};
+  for (const auto& optimizer : optimizers) {
+    const std::string hash = train({.update = with(optimizer)}, {}).hash;
+    for (const int step : {2, 3}) {
+      INFO(optimizer->name(), " is killed in step ", step);
+      const TemporaryFolder folder;
+      // A step updates 1944 elements or, with padding, 2304.
+      const int64_t elements = 2300 * step - 1900;
+      const EndedTest ended = end_of_own_test(
+          start_own_test("killed: run by the next test", "export ZG_KILLED='" + optimizer->name() +
+                                                             " " + std::to_string(elements) + " " +
+                                                             folder.path() + "' && exec"));
+      CAPTURE(ended.text);
+      REQUIRE(ended.status == -1);
+      CHECK(ended.text.find("ERROR") == std::string::npos);
+      const int saved =
+          static_cast<int>(zero::open_checkpoint(folder.path())->manifest().info.steps);
+      CHECK(saved == step - 1);
+      const TrainingRun rest{.ranks = 5 - step, .first = saved, .directory = folder.path()};
+      CHECK(train({.stage = step, .update = with(optimizer)}, rest).hash == hash);
+    }
+  }
+}
+
 TEST_CASE("a plan equals its run for optimizers outside the library, also with a skipped step") {
   for_cover(
       [](const Config& plain, int stage, Space space) {
@@ -271,7 +331,7 @@ TEST_CASE("a rank has and updates the whole parameters that it owns alone") {
     std::mutex mutex;
     run_local(ranks, [&](Communicator& comm, const Device& device) {
       const MatrixToy toy;
-      const auto shampoo = std::make_shared<CountingShampoo>();
+      const auto shampoo = std::make_shared<Counting<Shampoo>>();
       Engine engine(toy.store, comm, device, {.stage = 1, .update = with(shampoo)});
       train_step(engine, 0);
       const std::vector<float> left = engine.read(toy.tall, {"left"});
