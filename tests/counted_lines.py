@@ -6,6 +6,7 @@ usage: counted_lines.py SOURCE_DIR
 import importlib.machinery
 import importlib.util
 import pathlib
+import re
 import sys
 import unittest
 
@@ -71,6 +72,20 @@ class Sizes(unittest.TestCase):
     def test_the_sources_are_within_their_budget(self):
         budget = (root / "tools/budget.txt").read_text()
         self.assertEqual(count_lines.over_budget(count_lines.measure(count_lines.files_of()), budget), [])
+
+
+class Programs(unittest.TestCase):
+    def test_the_table_of_the_same_programs_has_their_lines_and_none_here_passes_1_3_times_pytorch(self):
+        folder = root / "bench/lines"
+        rows = [line for line in (folder / "README.md").read_text().splitlines() if line.endswith("x |")]
+        self.assertEqual(len(rows), 3)
+        for row in rows:
+            shown = re.findall(r"\[(\d+)\]\(([^)]+)\)", row)
+            lines = [sum(not re.match(r"\s*($|//|#[^i])", line) for line in (folder / file).read_text().splitlines())
+                     for _, file in shown]
+            self.assertEqual([int(count) for count, _ in shown], lines, row)
+            self.assertIn(f"{lines[2] / lines[0]:.2f}x", row)
+            self.assertLessEqual(lines[2] / lines[0], 1.3, row)
 
 
 if __name__ == "__main__":
