@@ -3,7 +3,8 @@
 and steps of GPT-2 124M as nanoGPT takes them. Prints a line of JSON for each as it is measured: the median,
 or the problem that it met. Exits with "SKIPPED: reason" where PyTorch sees no GPU.
 
-usage: gpu.py [--rehearse] [--names]
+usage: gpu.py steps|kernels [--rehearse]
+       gpu.py --names
 --rehearse: tiny, on the CPU, to try the program itself
 --names: prints the names of the kernels, without PyTorch"""
 import argparse
@@ -172,6 +173,7 @@ class Bench:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", nargs="?", choices=["steps", "kernels"])
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--names", action="store_true")
     flags = parser.parse_args()
@@ -183,7 +185,7 @@ def main():
     if not flags.rehearse and not torch.cuda.is_available():
         sys.exit("SKIPPED: this PyTorch sees no GPU")
     print(json.dumps({"torch": torch.__version__}), flush=True)
-    for name, make in [*bench.cases(), *bench.steps()]:
+    for name, make in bench.steps() if flags.kind == "steps" else bench.cases():
         try:
             row = {"text": name, "median_s": bench.median_seconds(make())}
         except Exception as problem:  # the others are still worth measuring

@@ -1,9 +1,12 @@
-"""Runs programs for tools/gpu_check within a limit and the deadline. No process of theirs is left running."""
+"""Runs programs for tools/gpu_check and tools/hpu_check within the limits of their step and the deadline, and logs the
+clocks of a GPU meanwhile. No process of theirs is left running."""
 import os
 import pathlib
 import shutil
 import signal
+import statistics
 import subprocess
+import threading
 import time
 
 
@@ -20,7 +23,7 @@ class Late(Exception):
 
 
 class NoDevice(Exception):
-    """The reason why there is no GPU to check."""
+    """The reason why there is no device to check."""
 
 
 class Stopped(BaseException):
@@ -42,19 +45,26 @@ class Ended:
 
 
 class Deadline:
-    """The end of the whole run. A step gets its own limit, or what is left before the end."""
+    """The end of the whole run. A step and its programs have limits of their own, or what is left before the end."""
 
     def __init__(self, seconds):
         self.end = time.monotonic() + seconds
+        self.step_end, self.limit = self.end, seconds
+
+    def begin_step(self, seconds, limit):
+        self.step_end, self.limit = time.monotonic() + seconds, limit
 
     def left(self):
         return self.end - time.monotonic()
 
-    def run(self, command, limit, environment=None, folder=None):
-        """An Ended. Late if the deadline, not the program's own limit, cut it."""
-        seconds = min(limit, self.left())
-        if seconds <= 0:
+    def run(self, command, limit=None, environment=None, folder=None):
+        """An Ended. Late if the deadline, not the limit of the program or its step, cut it."""
+        limit = self.limit if limit is None else limit
+        seconds = min(limit, self.left(), self.step_end - time.monotonic())
+        if self.left() <= 0:
             raise Late("no time was left")
+        if seconds <= 0:
+            raise Failed(f"the time of the step had passed before {pathlib.Path(command[0]).name} ran")
         command = [str(word) for word in command]
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -77,20 +87,53 @@ class Deadline:
             end_group(process)
         ended = Ended(pathlib.Path(command[0]).name, process.returncode,
                       out.decode(errors="replace"), cut)
-        if cut and seconds < limit:
+        if cut and self.left() <= 0:
             raise Late(f"{ended.name} was ended by the deadline; it printed last: "
                        f"{ended.last_words(300)}")
         return ended
 
-    def result_of(self, command, limit, environment=None, folder=None):
+    def result_of(self, command, limit=None, environment=None, folder=None):
         """What a program printed. Failed if it ended with another status than 0, or took too long."""
         ended = self.run(command, limit, environment, folder)
         if ended.cut:
-            raise Failed(f"{ended.name} took more than {limit} s; it printed last: "
-                         f"{ended.last_words(300)}")
+            raise Failed(f"{ended.name} {self.no_end()}; it printed last: {ended.last_words(300)}")
         if ended.status != 0:
             raise Failed(f"{ended.name}: {status_text(ended.status)}: {ended.last_words()}")
         return ended.text
+
+
+    def no_end(self):
+        return f"had not ended after {self.limit} s, or at the end of its step"
+
+
+class Clocks(threading.Thread):
+    """Asks nvidia-smi for `query` every two seconds: rows of seconds since the start and the values."""
+
+    def __init__(self, query):
+        super().__init__(daemon=True)
+        self.query, self.rows, self.began, self.over = query, [], time.monotonic(), threading.Event()
+
+    def run(self):
+        while not self.over.wait(2 if self.rows else 0):
+            try:
+                said = subprocess.run([tool("nvidia-smi"), f"--query-gpu={','.join(self.query)}",
+                                       "--format=csv,noheader,nounits", "--id=0"], capture_output=True, text=True,
+                                      timeout=10, check=True).stdout
+                self.rows.append([time.monotonic() - self.began, *map(float, said.split(","))])
+            except (Skipped, OSError, ValueError, subprocess.SubprocessError):
+                return  # the table has no clocks then
+
+    def since(self, moment):
+        """Median and least of the first value and the largest of the third, in words, of the rows since then."""
+        rows = [row for row in self.rows if row[0] >= moment - self.began]
+        if not rows:
+            return ""
+        first = [row[1] for row in rows]
+        return f"{statistics.median(first):.0f} ({min(first):.0f}), {max(row[3] for row in rows):.0f}"
+
+    def stop(self):
+        self.over.set()
+        self.join(12)
 
 
 def end_group(process):
