@@ -5,6 +5,11 @@ typedef bf16 bf16_t;
 typedef int i32_t;
 typedef long i64_t;
 typedef uchar u8_t, bool_t;
+typedef float8 f32_t8;
+typedef ushort8 bf16_t8;
+typedef int8 i32_t8;
+typedef long8 i64_t8;
+typedef uchar8 u8_t8, bool_t8;
 
 // A float out of range saturates, and NaN is 0.
 static inline int saturated_i32(float x) {
@@ -20,10 +25,14 @@ static inline uchar saturated_u8(float x) {
 #define CAST(from, to, value)                                                               \
   element_kernel void cast_##from##_##to(__global const from##_t* x_of, __global to##_t* y, \
                                          long n) {                                          \
-    const long i = element_index();                                                         \
-    if (i >= n) return;                                                                     \
-    const from##_t x = x_of[i];                                                             \
-    y[i] = value;                                                                           \
+    take_span(n);                                                                           \
+    const from##_t8 xs = load_span(x_of + begin, count);                                    \
+    to##_t8 ys;                                                                             \
+    for_span(e) {                                                                           \
+      const from##_t x = xs[e];                                                             \
+      ys[e] = value;                                                                        \
+    }                                                                                       \
+    store_span(y + begin, ys, count);                                                       \
   }
 
 CAST(f32, bf16, narrowed_bf16(x))
@@ -52,13 +61,18 @@ CAST(i64, bool, x != 0)
 CAST(u8, bool, x != 0)
 
 // With b = 0, y is not read.
-#define AXPBY(x_type, y_type)                                                             \
-  element_kernel void axpby_##x_type##_##y_type(                                          \
-      __global const x_type##_t* x, __global y_type##_t* y, long n, float a, float b) {   \
-    const long i = element_index();                                                       \
-    if (i >= n) return;                                                                   \
-    const float product = a * widened_##x_type(x[i]);                                     \
-    y[i] = narrowed_##y_type(b == 0.0f ? product : product + b * widened_##y_type(y[i])); \
+#define AXPBY(x_type, y_type)                                                                 \
+  element_kernel void axpby_##x_type##_##y_type(                                              \
+      __global const x_type##_t* x, __global y_type##_t* y, long n, float a, float b) {       \
+    take_span(n);                                                                             \
+    const x_type##_t8 xs = load_span(x + begin, count);                                       \
+    y_type##_t8 ys = 0;                                                                       \
+    if (b != 0.0f) ys = load_span(y + begin, count);                                          \
+    for_span(e) {                                                                             \
+      const float product = a * widened_##x_type(xs[e]);                                      \
+      ys[e] = narrowed_##y_type(b == 0.0f ? product : product + b * widened_##y_type(ys[e])); \
+    }                                                                                         \
+    store_span(y + begin, ys, count);                                                         \
   }
 AXPBY(f32, f32)
 AXPBY(f32, bf16)

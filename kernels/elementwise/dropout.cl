@@ -1,21 +1,27 @@
 #include "zerograd/kernels/hpu/philox.clh"
 #include "zerograd/kernels/hpu/tile.clh"
 
-/// A work-item computes four elements, with the four words of one Philox counter: element_index()
-/// is the counter's first word. A group with index `row` on the grid's second axis handles sample
-/// first_sample + row.
+/// A work-item computes a span, with the eight words of two Philox counters, whose first words are
+/// an even number and the next one. A group with index `row` on the grid's second axis handles
+/// sample first_sample + row.
 element_kernel void dropout(__global const real* x, __global const real* residual, __global real* y,
                             long elements, ulong seed, uint first_sample, uint step, uint site,
                             uint threshold, float scale) {
-  const long counter = element_index(), first = counter * 4;
-  if (first >= elements) return;
+  take_span(elements);
   const uint row = get_group_id(1);
-  uint4 words = 0;
-  if (threshold > 0) words = philox((uint4)((uint)counter, first_sample + row, step, site), seed);
-  const long begin = row * elements + first;
-  const long end = begin + min(4L, elements - first);
-  for (long i = begin; i < end; ++i, words = words.s1230) {
-    const float value = kept(words.s0, threshold) ? widened(x[i]) * scale : 0.0f;
-    y[i] = narrowed(residual ? value + widened(residual[i]) : value);
+  const long at = row * elements + begin;
+  uint8 words = 0;
+  if (threshold > 0) {
+    const uint4 counter = (uint4)((uint)(begin / 4), first_sample + row, step, site);
+    words.lo = philox(counter, seed);
+    words.hi = philox(counter + (uint4)(1, 0, 0, 0), seed);
   }
+  const real8 xs = load_span(x + at, count);
+  real8 others = 0, ys;
+  if (residual) others = load_span(residual + at, count);
+  for_span(e) {
+    const float value = kept(words[e], threshold) ? widened(xs[e]) * scale : 0.0f;
+    ys[e] = narrowed(residual ? value + widened(others[e]) : value);
+  }
+  store_span(y + at, ys, count);
 }

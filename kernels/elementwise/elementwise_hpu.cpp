@@ -26,14 +26,14 @@ static_assert(std::size(values) == unary_op_count);
 
 void unary(const Unary& a, Workspace, Stream& stream) {
   const int64_t n = a.x.numel();
-  launch(stream, module("unary", a.x.dtype()), values[static_cast<size_t>(a.op)], {groups_for(n)},
+  launch(stream, module("unary", a.x.dtype()), values[static_cast<size_t>(a.op)], {span_groups(n)},
          a.x.raw(), a.y.raw(), n);
 }
 
 void unary_backward(const UnaryBackward& a, Workspace, Stream& stream) {
   const Tensor& known = reads_result(a.op) ? a.y : a.x;
   const int64_t n = a.dy.numel();
-  launch(stream, module("unary", a.dy.dtype()), slopes[static_cast<size_t>(a.op)], {groups_for(n)},
+  launch(stream, module("unary", a.dy.dtype()), slopes[static_cast<size_t>(a.op)], {span_groups(n)},
          known.raw(), a.dy.raw(), a.dx.raw(), n);
 }
 
@@ -61,7 +61,7 @@ void binary(const Binary& args, Workspace, Stream& stream) {
   const Code code = module("binary", args.a.dtype());
   const std::string kernel = kernel_of("binary_", args.op);
   const auto run = [&](const auto&... faults) {
-    launch(stream, code, kernel.c_str(), {groups_for(nest.numel)}, args.a.raw(), args.b.raw(),
+    launch(stream, code, kernel.c_str(), {span_groups(nest.numel)}, args.a.raw(), args.b.raw(),
            args.y.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0], nest.strides[1],
            faults...);
   };
@@ -74,7 +74,7 @@ void binary(const Binary& args, Workspace, Stream& stream) {
 void binary_backward(const BinaryBackward& args, Workspace, Stream& stream) {
   const Nest<2> nest = nest_of(args.a, args.b, args.dy.shape());
   launch(stream, module("binary", args.a.dtype()), kernel_of("slopes_", args.op).c_str(),
-         {groups_for(nest.numel)}, args.a.raw(), args.b.raw(), args.dy.raw(), args.da.raw(),
+         {span_groups(nest.numel)}, args.a.raw(), args.b.raw(), args.dy.raw(), args.da.raw(),
          args.db.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0], nest.strides[1]);
 }
 
@@ -84,7 +84,7 @@ void where(const Where& a, Workspace, Stream& stream) {
       shape, {broadcast_strides(a.condition.shape(), shape), broadcast_strides(a.a.shape(), shape),
               broadcast_strides(a.b.shape(), shape)});
   const std::string kernel = fmt::format("where_{}", size_of(a.y.dtype()));
-  launch(stream, module("where"), kernel.c_str(), {groups_for(nest.numel)}, a.condition.raw(),
+  launch(stream, module("where"), kernel.c_str(), {span_groups(nest.numel)}, a.condition.raw(),
          a.a.raw(), a.b.raw(), a.y.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0],
          nest.strides[1], nest.strides[2]);
 }
@@ -99,7 +99,7 @@ void cast(const Cast& a, Workspace, Stream& stream) {
   const std::string kernel =
       fmt::format("cast_{}_{}", word("cast", a.x.dtype(), known), word("cast", a.y.dtype(), known));
   const int64_t n = a.x.numel();
-  launch(stream, module("cast"), kernel.c_str(), {groups_for(n)}, a.x.raw(), a.y.raw(), n);
+  launch(stream, module("cast"), kernel.c_str(), {span_groups(n)}, a.x.raw(), a.y.raw(), n);
 }
 
 void axpby(const Axpby& args, Workspace, Stream& stream) {
@@ -107,7 +107,7 @@ void axpby(const Axpby& args, Workspace, Stream& stream) {
   const std::string kernel = fmt::format("axpby_{}_{}", word("axpby", args.x.dtype(), known),
                                          word("axpby", args.y.dtype(), known));
   const int64_t n = args.x.numel();
-  launch(stream, module("cast"), kernel.c_str(), {groups_for(n)}, args.x.raw(), args.y.raw(), n,
+  launch(stream, module("cast"), kernel.c_str(), {span_groups(n)}, args.x.raw(), args.y.raw(), n,
          static_cast<float>(args.a), static_cast<float>(args.b));
 }
 
@@ -115,39 +115,38 @@ void gelu_forward(const GeluForward& a, Workspace, Stream& stream) {
   const bool tanh = a.activation == Activation::gelu_tanh;
   const int64_t n = a.x.numel();
   launch(stream, module("gelu", a.x.dtype()), tanh ? "gelu_tanh_forward" : "gelu_erf_forward",
-         {groups_for(n)}, a.x.raw(), a.y.raw(), n);
+         {span_groups(n)}, a.x.raw(), a.y.raw(), n);
 }
 
 void gelu_backward(const GeluBackward& a, Workspace, Stream& stream) {
   const bool tanh = a.activation == Activation::gelu_tanh;
   const int64_t n = a.x.numel();
   launch(stream, module("gelu", a.x.dtype()), tanh ? "gelu_tanh_backward" : "gelu_erf_backward",
-         {groups_for(n)}, a.dy.raw(), a.x.raw(), a.dx.raw(), n);
+         {span_groups(n)}, a.dy.raw(), a.x.raw(), a.dx.raw(), n);
   if (a.y) gelu_forward({.x = a.x, .y = a.y, .activation = a.activation}, {}, stream);
 }
 
 void gated_forward(const GatedForward& a, Workspace, Stream& stream) {
   const int64_t n = a.gate.numel();
   const std::string kernel = std::string(name_of(a.form)) + "_forward";
-  launch(stream, module("gated", a.gate.dtype()), kernel.c_str(), {groups_for(n)}, a.gate.raw(),
+  launch(stream, module("gated", a.gate.dtype()), kernel.c_str(), {span_groups(n)}, a.gate.raw(),
          a.up.raw(), a.y.raw(), n);
 }
 
 void gated_backward(const GatedBackward& a, Workspace, Stream& stream) {
   const int64_t n = a.gate.numel();
   const std::string kernel = std::string(name_of(a.form)) + "_backward";
-  launch(stream, module("gated", a.gate.dtype()), kernel.c_str(), {groups_for(n)}, a.dy.raw(),
+  launch(stream, module("gated", a.gate.dtype()), kernel.c_str(), {span_groups(n)}, a.dy.raw(),
          a.gate.raw(), a.up.raw(), a.dgate.raw(), a.dup.raw(), n);
 }
 
 void dropout(const Dropout& a, Workspace, Stream& stream) {
-  constexpr int64_t words = 4;  // in one Philox block
   const int64_t samples = a.x.extent(0);
   if (a.x.numel() == 0) return;
   const int64_t elements = a.x.numel() / samples;
   launch(stream, module("dropout", a.x.dtype()), "dropout",
-         {.x = groups_for(groups_for(elements, words)), .y = samples}, a.x.raw(), a.residual.raw(),
-         a.y.raw(), elements, a.key.seed, a.key.sample, a.key.step, a.key.site,
+         {.x = span_groups(elements), .y = samples}, a.x.raw(), a.residual.raw(), a.y.raw(),
+         elements, a.key.seed, a.key.sample, a.key.step, a.key.site,
          dropout_threshold(a.probability), dropout_scale(a.probability));
 }
 

@@ -14,20 +14,29 @@ static inline float silu_derivative(float x) {
   return open + x * open * gate_open(-x);
 }
 
-#define GATED(form)                                                                       \
-  element_kernel void form##_forward(__global const real* gate, __global const real* up,  \
-                                     __global real* y, long n) {                          \
-    const long i = element_index();                                                       \
-    if (i < n) y[i] = narrowed(form(widened(gate[i])) * widened(up[i]));                  \
-  }                                                                                       \
-  element_kernel void form##_backward(__global const real* dy, __global const real* gate, \
-                                      __global const real* up, __global real* dgate,      \
-                                      __global real* dup, long n) {                       \
-    const long i = element_index();                                                       \
-    if (i >= n) return;                                                                   \
-    const float gradient = widened(dy[i]), x = widened(gate[i]), factor = widened(up[i]); \
-    dgate[i] = narrowed(gradient * factor * form##_derivative(x));                        \
-    dup[i] = narrowed(gradient * form(x));                                                \
+#define GATED(form)                                                                         \
+  element_kernel void form##_forward(__global const real* gate, __global const real* up,    \
+                                     __global real* y, long n) {                            \
+    take_span(n);                                                                           \
+    const real8 gates = load_span(gate + begin, count), ups = load_span(up + begin, count); \
+    real8 ys;                                                                               \
+    for_span(e) ys[e] = narrowed(form(widened(gates[e])) * widened(ups[e]));                \
+    store_span(y + begin, ys, count);                                                       \
+  }                                                                                         \
+  element_kernel void form##_backward(__global const real* dy, __global const real* gate,   \
+                                      __global const real* up, __global real* dgate,        \
+                                      __global real* dup, long n) {                         \
+    take_span(n);                                                                           \
+    const real8 gates = load_span(gate + begin, count), ups = load_span(up + begin, count); \
+    const real8 dys = load_span(dy + begin, count);                                         \
+    real8 dgates, dups;                                                                     \
+    for_span(e) {                                                                           \
+      const float gradient = widened(dys[e]), x = widened(gates[e]);                        \
+      dgates[e] = narrowed(gradient * widened(ups[e]) * form##_derivative(x));              \
+      dups[e] = narrowed(gradient * form(x));                                               \
+    }                                                                                       \
+    store_span(dgate + begin, dgates, count);                                               \
+    store_span(dup + begin, dups, count);                                                   \
   }
 
 GATED(silu)

@@ -4,13 +4,19 @@
 
 #define GELU(form)                                                                       \
   element_kernel void form##_forward(__global const real* x, __global real* y, long n) { \
-    const long i = element_index();                                                      \
-    if (i < n) y[i] = narrowed(form(widened(x[i])));                                     \
+    take_span(n);                                                                        \
+    const real8 xs = load_span(x + begin, count);                                        \
+    real8 ys;                                                                            \
+    for_span(e) ys[e] = narrowed(form(widened(xs[e])));                                  \
+    store_span(y + begin, ys, count);                                                    \
   }                                                                                      \
   element_kernel void form##_backward(__global const real* dy, __global const real* x,   \
                                       __global real* dx, long n) {                       \
-    const long i = element_index();                                                      \
-    if (i < n) dx[i] = narrowed(widened(dy[i]) * form##_derivative(widened(x[i])));      \
+    take_span(n);                                                                        \
+    const real8 dys = load_span(dy + begin, count), xs = load_span(x + begin, count);    \
+    real8 dxs;                                                                           \
+    for_span(e) dxs[e] = narrowed(widened(dys[e]) * form##_derivative(widened(xs[e])));  \
+    store_span(dx + begin, dxs, count);                                                  \
   }
 
 GELU(gelu_tanh)

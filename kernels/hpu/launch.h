@@ -41,6 +41,9 @@ void launch(Stream& stream, const Code& code, const char* kernel, const Groups& 
 /// The number of work-groups of `size` work-items for n work-items.
 inline int64_t groups_for(int64_t n, int64_t size = 256) { return (n + size - 1) / size; }
 
+/// The number of work-groups for n elements where a work-item has a span of them (tile.clh).
+inline int64_t span_groups(int64_t n) { return groups_for(n, 256 * 8); }
+
 /// The address of a string literal as a number, which a kernel copies into a fault record.
 inline int64_t literal(const char* text) { return reinterpret_cast<int64_t>(text); }
 

@@ -1,67 +1,97 @@
 #include "zerograd/kernels/hpu/tile.clh"
 
-// LayerNorm and RMSNorm over rows x [N, C]. Memory bound. A team of work-items handles a row: a
-// sub-group if the device has them, else the whole work-group of 128.
-#define ZG_TEAM_GROUP 128
+// LayerNorm and RMSNorm over rows x [N, C]. Memory bound. A work-group handles a row: a work-item
+// has a span of columns, then one TEAM spans further, and so on. It keeps its first KEPT spans, 32
+// bytes, in registers; of longer rows it reads the rest again.
+#define TEAM 128
+#define STEP (TEAM * SPAN)
+#define KEPT (4 / (int)sizeof(real))
+#ifdef ZG_F32  // the registers do not hold a second row of floats
+#define SECOND_ROW(kept, row) load_span(row + c, count)
+#else
+#define SECOND_ROW(kept, row) kept
+#endif
 #ifdef ZG_SUB_GROUPS
-#define team_kernel \
-  kernel_of(ZG_TEAM_GROUP) __attribute__((intel_reqd_sub_group_size(ZG_SUB_GROUPS)))
-#define team_size ZG_SUB_GROUPS
-#define team_memory  // none
-#define team_parts 0
-#define team_rank() ((int)get_sub_group_local_id())
-#define team_row() \
-  ((long)get_group_id(0) * (ZG_TEAM_GROUP / ZG_SUB_GROUPS) + (long)get_sub_group_id())
-static inline float team_sum(float x, __local float* unused) {
-  (void)unused;
-  return sub_group_reduce_add(x);
+#define team_kernel kernel_of(TEAM) __attribute__((intel_reqd_sub_group_size(ZG_SUB_GROUPS)))
+#define PARTS (TEAM / ZG_SUB_GROUPS)
+/// The sum over the work-group, in a fixed order. No other call may use `parts`.
+static inline float team_sum(float x, __local float* parts) {
+  const float sum = sub_group_reduce_add(x);
+  if (get_sub_group_local_id() == 0) parts[get_sub_group_id()] = sum;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  float all = 0.0f;
+  for (int i = 0; i < PARTS; ++i) all += parts[i];
+  return all;
 }
 #else
-#define team_kernel kernel_of(ZG_TEAM_GROUP)
-#define team_size ZG_TEAM_GROUP
-#define team_memory __local float parts[ZG_TEAM_GROUP];
-#define team_parts parts
-#define team_rank() ((int)get_local_id(0))
-#define team_row() ((long)get_group_id(0))
+#define team_kernel kernel_of(TEAM)
+#define PARTS TEAM
 #define team_sum group_sum
 #endif
 
-/// The forward pass over the team's row: LayerNorm if `centred`, else RMSNorm.
+/// Executes the last argument for the work-item's spans of the row: columns [c, c + count). `kept`
+/// declares the values of span k where they are kept, `read` those of a later one.
+#define for_spans(kept, read, ...)                                                     \
+  {                                                                                    \
+    _Pragma("unroll") for (int k = 0; k < KEPT; ++k) {                                 \
+      const int c = (k * TEAM + (int)get_local_id(0)) * SPAN, count = span_count(C - c); \
+      if (count > 0) {                                                                 \
+        kept;                                                                          \
+        __VA_ARGS__                                                                    \
+      }                                                                                \
+    }                                                                                  \
+    for (int c = (KEPT * TEAM + (int)get_local_id(0)) * SPAN; c < C; c += STEP) {      \
+      const int count = span_count(C - c);                                              \
+      read;                                                                            \
+      __VA_ARGS__                                                                      \
+    }                                                                                  \
+  }
+
+/// The forward pass over a row: LayerNorm if `centred`, else RMSNorm.
 static inline void norm_forward(int centred, __local float* parts, __global const real* x,
                                 __global const real* residual, __global const real* gamma,
                                 __global const real* beta, __global real* y, __global real* sum,
-                                __global float* mean_of, __global float* rstd_of, long N, int C,
+                                __global float* mean_of, __global float* rstd_of, int C,
                                 float epsilon) {
-  const long n = team_row();
-  if (n >= N) return;  // the whole team
-  const int first = team_rank();
+  const long n = get_group_id(0);
   x += n * C;
   y += n * C;
   if (residual) {
-    // The norm reads the rounded sum, because backward will read the same values. Each work-item
-    // reads only what it wrote itself.
     residual += n * C;
     sum += n * C;
-    for (int c = first; c < C; c += team_size)
-      sum[c] = narrowed(widened(x[c]) + widened(residual[c]));
-    x = sum;
   }
+  real8 row[KEPT];
+  float mean = 0.0f, squares = 0.0f;
+  for_spans(real8* const v = row + k, real8 later; real8* const v = &later, {
+    *v = load_span(x + c, count);
+    if (residual) {
+      // The norm reads the rounded sum, because backward will read the same values.
+      const real8 other = load_span(residual + c, count);
+      for_span(e) (*v)[e] = narrowed(widened((*v)[e]) + widened(other[e]));
+      store_span(sum + c, *v, count);
+    }
+    for_span(e) mean += widened((*v)[e]);
+  })
+  if (residual) x = sum;  // a work-item reads only what it wrote itself
   const float inverse_C = 1.0f / (float)C;
-  float mean = 0.0f;
-  if (centred) {
-    for (int c = first; c < C; c += team_size) mean += widened(x[c]);
-    mean = team_sum(mean, parts) * inverse_C;
-  }
-  float squares = 0.0f;
-  for (int c = first; c < C; c += team_size) {
-    const float d = widened(x[c]) - mean;
-    squares = fma(d, d, squares);
-  }
-  const float rstd = 1.0f / sqrt(fma(team_sum(squares, parts), inverse_C, epsilon));
-  for (int c = first; c < C; c += team_size)
-    y[c] = narrowed(
-        fma((widened(x[c]) - mean) * rstd, widened(gamma[c]), beta ? widened(beta[c]) : 0.0f));
-  if (first == 0) {
+  mean = centred ? team_sum(mean, parts) * inverse_C : 0.0f;
+  for_spans(const real8 v = row[k], const real8 v = load_span(x + c, count), {
+    for_span(e) {
+      const float d = widened(v[e]) - mean;
+      if (e < count) squares = fma(d, d, squares);
+    }
+  })
+  squares = team_sum(squares, parts + PARTS);
+  const float rstd = 1.0f / sqrt(fma(squares, inverse_C, epsilon));
+  for_spans(const real8 v = row[k], const real8 v = load_span(x + c, count), {
+    const real8 scales = load_span(gamma + c, count);
+    real8 shifts = 0, ys;
+    if (beta) shifts = load_span(beta + c, count);
+    for_span(e) ys[e] = narrowed(
+        fma((widened(v[e]) - mean) * rstd, widened(scales[e]), beta ? widened(shifts[e]) : 0.0f));
+    store_span(y + c, ys, count);
+  })
+  if (get_local_id(0) == 0) {
     if (centred) mean_of[n] = mean;
     rstd_of[n] = rstd;
   }
@@ -70,95 +100,134 @@ static inline void norm_forward(int centred, __local float* parts, __global cons
 team_kernel void layer_norm_forward(__global const real* x, __global const real* residual,
                                     __global const real* gamma, __global const real* beta,
                                     __global real* y, __global real* sum, __global float* mean,
-                                    __global float* rstd, long N, int C, float epsilon) {
-  team_memory;
-  norm_forward(1, team_parts, x, residual, gamma, beta, y, sum, mean, rstd, N, C, epsilon);
+                                    __global float* rstd, int C, float epsilon) {
+  __local float parts[2 * PARTS];
+  norm_forward(1, parts, x, residual, gamma, beta, y, sum, mean, rstd, C, epsilon);
 }
 
 team_kernel void rms_norm_forward(__global const real* x, __global const real* residual,
                                   __global const real* gamma, __global real* y,
-                                  __global real* sum, __global float* rstd, long N, int C,
-                                  float epsilon) {
-  team_memory;
-  norm_forward(0, team_parts, x, residual, gamma, 0, y, sum, 0, rstd, N, C, epsilon);
+                                  __global real* sum, __global float* rstd, int C, float epsilon) {
+  __local float parts[2 * PARTS];
+  norm_forward(0, parts, x, residual, gamma, 0, y, sum, 0, rstd, C, epsilon);
 }
 
-/// dx of the team's row, plus dsum. `rounds_twice`: dx is also rounded before dsum is added.
+/// dx of a row, plus dsum. `rounds_twice`: dx is also rounded before dsum is added.
 static inline void norm_backward(int centred, __local float* parts, __global const real* dy,
                                  __global const real* x, __global const real* gamma,
                                  __global const real* dsum, __global const float* mean_of,
-                                 __global const float* rstd_of, __global real* dx, long N, int C,
+                                 __global const float* rstd_of, __global real* dx, int C,
                                  int rounds_twice) {
-  const long n = team_row();
-  if (n >= N) return;
-  const int first = team_rank();
+  const long n = get_group_id(0);
   x += n * C;
   dy += n * C;
   dx += n * C;
   if (dsum) dsum += n * C;
   const float mean = centred ? mean_of[n] : 0.0f, rstd = rstd_of[n];
+  real8 x_row[KEPT], dy_row[KEPT];
   float sum_g = 0.0f, sum_gs = 0.0f;
-  for (int c = first; c < C; c += team_size) {
-    const float weighted = widened(dy[c]) * widened(gamma[c]);
-    sum_g += weighted;
-    sum_gs = fma(weighted, (widened(x[c]) - mean) * rstd, sum_gs);
-  }
+  for_spans(real8* const v = x_row + k; real8* const dv = dy_row + k,
+            real8 later; real8 dlater; real8* const v = &later; real8* const dv = &dlater, {
+    *v = load_span(x + c, count);
+    *dv = load_span(dy + c, count);
+    const real8 scales = load_span(gamma + c, count);
+    for_span(e) {
+      const float weighted = widened((*dv)[e]) * widened(scales[e]);
+      sum_g += weighted;
+      sum_gs = fma(weighted, (widened((*v)[e]) - mean) * rstd, sum_gs);
+    }
+  })
   const float inverse_C = 1.0f / (float)C;
   const float mean_g = centred ? team_sum(sum_g, parts) * inverse_C : 0.0f;
-  const float mean_gs = team_sum(sum_gs, parts) * inverse_C;
-  for (int c = first; c < C; c += team_size) {
-    const float scaled = (widened(x[c]) - mean) * rstd;
-    const float weighted = widened(dy[c]) * widened(gamma[c]);
-    const float slope = weighted - mean_g - scaled * mean_gs;
-    const float direct = dsum ? widened(dsum[c]) : 0.0f;
-    if (dsum && rounds_twice)
-      dx[c] = narrowed(widened(narrowed(fma(slope, rstd, 0.0f))) + direct);
-    else
-      dx[c] = narrowed(fma(slope, rstd, direct));
-  }
+  const float mean_gs = team_sum(sum_gs, parts + PARTS) * inverse_C;
+  for_spans(const real8 v = x_row[k]; const real8 dv = SECOND_ROW(dy_row[k], dy),
+            const real8 v = load_span(x + c, count); const real8 dv = load_span(dy + c, count), {
+    const real8 scales = load_span(gamma + c, count);
+    real8 directs = 0, dxs;
+    if (dsum) directs = load_span(dsum + c, count);
+    for_span(e) {
+      const float scaled = (widened(v[e]) - mean) * rstd;
+      const float slope = widened(dv[e]) * widened(scales[e]) - mean_g - scaled * mean_gs;
+      const float direct = dsum ? widened(directs[e]) : 0.0f;
+      if (dsum && rounds_twice)
+        dxs[e] = narrowed(widened(narrowed(fma(slope, rstd, 0.0f))) + direct);
+      else
+        dxs[e] = narrowed(fma(slope, rstd, direct));
+    }
+    store_span(dx + c, dxs, count);
+  })
 }
 
 team_kernel void layer_norm_backward(__global const real* dy, __global const real* x,
                                      __global const real* gamma, __global const real* dsum,
                                      __global const float* mean, __global const float* rstd,
-                                     __global real* dx, long N, int C, int rounds_twice) {
-  team_memory;
-  norm_backward(1, team_parts, dy, x, gamma, dsum, mean, rstd, dx, N, C, rounds_twice);
+                                     __global real* dx, int C, int rounds_twice) {
+  __local float parts[2 * PARTS];
+  norm_backward(1, parts, dy, x, gamma, dsum, mean, rstd, dx, C, rounds_twice);
 }
 
 team_kernel void rms_norm_backward(__global const real* dy, __global const real* x,
                                    __global const real* gamma, __global const real* dsum,
-                                   __global const float* rstd, __global real* dx, long N, int C,
+                                   __global const float* rstd, __global real* dx, int C,
                                    int rounds_twice) {
-  team_memory;
-  norm_backward(0, team_parts, dy, x, gamma, dsum, 0, rstd, dx, N, C, rounds_twice);
+  __local float parts[2 * PARTS];
+  norm_backward(0, parts, dy, x, gamma, dsum, 0, rstd, dx, C, rounds_twice);
 }
 
-/// dgamma and dbeta over `rows` rows: one work-item for each column and part of the rows. Writes
-/// the sums of dy * normalized x, and of dy, to gamma_sums and beta_sums [parts, C].
+// Sums over rows: a work-group has 32 spans of columns and divides the rows into 8 slices. Slice s
+// adds rows s, s + 8 and so on; then the slices are added in rising order.
+#define SLICES 8
+#define SLICE_ITEMS (ZG_GROUP / SLICES)
+#define slice() ((int)get_local_id(0) / SLICE_ITEMS)
+#define slice_column() \
+  (((int)get_group_id(0) * SLICE_ITEMS + (int)get_local_id(0) % SLICE_ITEMS) * SPAN)
+
+/// Writes the sum of the slices to columns [c, c + count) of `to`. All work-items must call.
+static inline void store_slices(float8 sum, __local float8* parts, __global float* to, int c,
+                                int count) {
+  barrier(CLK_LOCAL_MEM_FENCE);  // all have read the results of an earlier call
+  parts[get_local_id(0)] = sum;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (slice() > 0 || count <= 0 || !to) return;
+  for (int s = 1; s < SLICES; ++s) sum += parts[(int)get_local_id(0) + s * SLICE_ITEMS];
+  store_span(to + c, sum, count);
+}
+
+/// dgamma and dbeta over the `rows` rows of part get_group_id(1): writes the sums of dy *
+/// normalized x, and of dy, to gamma_sums and beta_sums [parts, C].
 element_kernel void norm_columns(__global const real* dy, __global const real* x,
                                  __global const float* mean, __global const float* rstd,
                                  __global float* gamma_sums, __global float* beta_sums, long N,
                                  int C, long rows) {
-  const long c = element_index();
-  if (c >= C) return;
+  __local float8 parts[ZG_GROUP];
+  const int c = slice_column(), count = span_count(C - c);
   const long part = get_group_id(1), begin = part * rows, end = min(begin + rows, N);
-  float gamma_sum = 0.0f, beta_sum = 0.0f;
-  for (long n = begin; n < end; ++n) {
-    const float dy_c = widened(dy[n * C + c]);
-    const float scaled = (widened(x[n * C + c]) - (mean ? mean[n] : 0.0f)) * rstd[n];
-    gamma_sum = fma(dy_c, scaled, gamma_sum);
-    beta_sum += dy_c;
+  float8 gamma_sum = 0.0f, beta_sum = 0.0f;
+  for (long n = begin + slice(); n < end && count > 0; n += SLICES) {
+    const real8 dys = load_span(dy + n * C + c, count), xs = load_span(x + n * C + c, count);
+    const float row_mean = mean ? mean[n] : 0.0f, row_rstd = rstd[n];
+    for_span(e) {
+      const float scaled = (widened(xs[e]) - row_mean) * row_rstd;
+      gamma_sum[e] = fma(widened(dys[e]), scaled, gamma_sum[e]);
+      beta_sum[e] += widened(dys[e]);
+    }
   }
-  if (gamma_sums) gamma_sums[part * C + c] = gamma_sum;
-  if (beta_sums) beta_sums[part * C + c] = beta_sum;
+  store_slices(gamma_sum, parts, gamma_sums ? gamma_sums + part * C : 0, c, count);
+  store_slices(beta_sum, parts, beta_sums ? beta_sums + part * C : 0, c, count);
 }
 
-/// out[c] = the sum over parts of sums[part, c], in rising order.
-element_kernel void add_parts(__global const float* sums, __global float* out, long parts, int C) {
-  const long c = element_index();
-  if (c >= C) return;
-  float sum = 0.0f;
-  for (long p = 0; p < parts; ++p) sum += sums[p * C + c];
-  out[c] = sum;
+/// out[c] is the sum of sums[part, c] over the parts: for dgamma, and on the grid's second row for
+/// dbeta; either may be null.
+element_kernel void add_parts(__global const float* gamma_sums, __global float* dgamma,
+                              __global const float* beta_sums, __global float* dbeta, long parts_of,
+                              int C) {
+  __local float8 parts[ZG_GROUP];
+  __global const float* const sums = get_group_id(1) ? beta_sums : gamma_sums;
+  __global float* const out = get_group_id(1) ? dbeta : dgamma;
+  if (!out) return;
+  const int c = slice_column(), count = span_count(C - c);
+  float8 sum = 0.0f;
+  for (long p = slice(); p < parts_of && count > 0; p += SLICES)
+    sum += load_span(sums + p * C + c, count);
+  store_slices(sum, parts, out, c, count);
 }

@@ -22,3 +22,9 @@ __kernel __attribute__((intel_reqd_sub_group_size(32))) void spilling(__global f
   out[at + 2] = a * b * c * d;
   out[at + 3] = e * f * g * h;
 }
+
+// Reads and writes 2 bytes a lane, which it must report, too.
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void narrow(__global ushort* out,
+                                                                     __global const ushort* x) {
+  out[get_global_id(0)] = x[get_global_id(0)] + 1;
+}
