@@ -3,6 +3,7 @@
 #include <array>
 
 #include "zerograd/kernels/kernel.h"
+#include "zerograd/kernels/staged_operands.h"
 
 // ZG_KERNEL(GeluForward, gelu_forward), at the end of an op's source, declares
 // zg::cpu::gelu_forward, zg::cuda::gelu_forward and zg::hpu::gelu_forward, which the backends
@@ -36,11 +37,12 @@
 
 #define ZG_SLOT(backend, Args, name) {ZG_FUNCTION_##backend(name)},
 
-#define ZG_KERNEL(Args, name, ...)                                                             \
-  ZG_FOR_EACH_BACKEND(ZG_DECLARE_FUNCTION, Args, name)                                         \
-  namespace kernels {                                                                          \
-  constinit Kernel<Args> name{                                                                 \
-      #name, with_scratch<Args>({{ZG_FOR_EACH_BACKEND(ZG_SLOT, Args, name)}}, {__VA_ARGS__})}; \
+#define ZG_KERNEL(Args, name, ...)                                                     \
+  ZG_FOR_EACH_BACKEND(ZG_DECLARE_FUNCTION, Args, name)                                 \
+  constexpr auto name##_slots =                                                        \
+      with_scratch<Args>({{ZG_FOR_EACH_BACKEND(ZG_SLOT, Args, name)}}, {__VA_ARGS__}); \
+  namespace kernels {                                                                  \
+  constinit Kernel<Args> name{#name, on_device_memory<Args, name##_slots>()};          \
   }
 
 namespace zg {
@@ -50,6 +52,33 @@ constexpr Slots with_scratch(
     Slots slots,
     std::array<typename Kernel<Args>::WorkspaceBytes, std::tuple_size_v<Slots>> bytes) {
   for (size_t i = 0; i < slots.size(); ++i) slots[i].workspace_bytes = bytes[i];
+  return slots;
+}
+
+constexpr bool is_set(const auto pointer) { return pointer != nullptr; }
+
+template <class Args, const auto& plain>
+constexpr auto on_device_memory() {
+  constexpr auto hpu = static_cast<size_t>(Device::Type::hpu);
+  auto slots = plain;
+  if constexpr (requires(const Args& args) { operands(args); }) {
+    slots[hpu].workspace_bytes = [](const Args& args, const Device::Traits& traits) {
+      const int64_t staged = StagedOperands::bytes_for(operands(args));
+      int64_t own = 0;
+      if constexpr (is_set(plain[hpu].workspace_bytes))
+        own = plain[hpu].workspace_bytes(args, traits);
+      return staged ? arena_bytes(own) + staged : own;
+    };
+    if constexpr (is_set(plain[hpu].function))
+      slots[hpu].function = [](const Args& args, Workspace scratch, Stream& stream) {
+        if (!StagedOperands::bytes_for(operands(args)))
+          return plain[hpu].function(args, scratch, stream);
+        Args near = args;
+        const StagedOperands staged(operands(near), scratch, stream);
+        plain[hpu].function(near, scratch, stream);
+        staged.store();
+      };
+  }
   return slots;
 }
 

@@ -26,6 +26,8 @@ Argument argument(const T& value) {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_same_v<T, bool>);
   if constexpr (std::is_same_v<T, LocalBytes>)
     return {value.bytes, nullptr};
+  else if constexpr (std::is_pointer_v<T>)  // null has no value: some drivers look it up
+    return {sizeof(T), value ? &value : nullptr};
   else
     return {sizeof(T), &value};
 }

@@ -23,8 +23,9 @@ inline bool uses_sub_groups(const Stream& stream) {
 }
 
 /// The sub-group size with which the device supports DPAS: 8 on Arc, 16 on later GPUs, 0 without
-/// DPAS. Level Zero 1.4 does not report it, and a module may build although the device lacks the
-/// instruction. So the first call for a device computes a product whose result is known.
+/// DPAS. Drivers report it by an extension only, and a module may build although the device lacks
+/// the instruction. So the first call for a device that may have it computes a product whose result
+/// is known.
 int dpas_sub_group_size(int index);
 
 }  // namespace zg::hpu

@@ -77,7 +77,7 @@ int dpas_sub_group_size(int index) {
   const std::vector<int>& sizes = features_of(index).sub_groups;
   const bool has8 = std::find(sizes.begin(), sizes.end(), 8) != sizes.end();
   const bool has16 = std::find(sizes.begin(), sizes.end(), 16) != sizes.end();
-  const int lanes = !has16 ? 0 : has8 ? 8 : 16;
+  const int lanes = !features_of(index).may_have_dpas || !has16 ? 0 : has8 ? 8 : 16;
   return known[index] = lanes > 0 && dpas_works(index, lanes) ? lanes : 0;
 }
 

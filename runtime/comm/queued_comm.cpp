@@ -44,12 +44,14 @@ Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, cons
           .by_library = by_library_,
           .window = std::move(window),
           .bytes = chunk.count * size_of(full.dtype()) * (size_ - 1)};
-  if (uses_transport(job) && job.window) load_kernels(job);
+  const bool builds = device_.type() == Device::Type::hpu;  // at its first use, which takes seconds
+  if ((uses_transport(job) || builds) && job.window) load_kernels(job);
   return enqueue(std::move(job));
 }
 
-// A kernel must not be loaded while a collective runs. The transport calls `combine` within one, so
-// its kernels are loaded here: by calls without elements, on aligned and on unaligned memory.
+// A kernel must not be loaded while a collective runs: other ranks wait, and a transport may hang.
+// `combine` is called within one, so its kernels are loaded here: by calls without elements, on
+// aligned and on unaligned memory.
 void QueuedCommunicator::load_kernels(const Job& job) {
   const DType piece = job.call.dtype, shard = job.output.dtype();
   if (!combines_loaded_.insert({job.combine, piece, shard}).second) return;

@@ -35,7 +35,6 @@ struct Loader {
     find(a.deviceGetModuleProperties, "zeDeviceGetModuleProperties");
     find(a.deviceGetMemoryProperties, "zeDeviceGetMemoryProperties");
     find(a.deviceGetCommandQueueGroupProperties, "zeDeviceGetCommandQueueGroupProperties");
-    find(a.deviceCanAccessPeer, "zeDeviceCanAccessPeer");
     find(a.contextCreate, "zeContextCreate");
     find(a.memAllocDevice, "zeMemAllocDevice");
     find(a.memAllocHost, "zeMemAllocHost");
@@ -70,7 +69,6 @@ struct Loader {
     find(a.kernelGetProperties, "zeKernelGetProperties");
     find(a.kernelSetGroupSize, "zeKernelSetGroupSize");
     find(a.kernelSetArgumentValue, "zeKernelSetArgumentValue");
-    find(a.kernelSetIndirectAccess, "zeKernelSetIndirectAccess");
     find(a.driverGetExtensionFunctionAddress, "zeDriverGetExtensionFunctionAddress");
   }
 };
@@ -92,7 +90,7 @@ Function extension(const char* name) {
   return reinterpret_cast<Function>(found);
 }
 
-const char* name_of(ze_result_t result) {
+const char* name_of_result(ze_result_t result) {
   constexpr std::pair<ze_result_t, const char*> names[] = {
       {ZE_RESULT_ERROR_DEVICE_LOST, "the device is lost"},
       {ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "out of host memory"},
@@ -104,15 +102,35 @@ const char* name_of(ze_result_t result) {
       {ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX, "there is no argument of that index"},
       {ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE, "the argument has another size"},
       {ZE_RESULT_ERROR_INVALID_ARGUMENT, "an invalid argument"},
+      {ZE_RESULT_ERROR_UNSUPPORTED_ALIGNMENT, "an alignment that it does not support"},
+      {ZE_RESULT_ERROR_UNSUPPORTED_SIZE, "a size that it does not support"},
       {ZE_RESULT_NOT_READY, "not done within the time"}};
   for (const auto& [known, name] : names)
     if (known == result) return name;
   return nullptr;
 }
 
-/// The GPUs and CPUs of one driver. NPUs and FPGAs are not used. A CPU is the device of a test
-/// driver, which emulator_name() reports.
-std::vector<ze_device_handle_t> devices_of(ze_driver_handle_t driver) {
+/// The oldest build of Intel's driver: the end of driverVersion, the same number as in its
+/// release, 24.31.30508. In older drivers memory fails in ways that they do not report: 22.43,
+/// which Debian has, has no virtual memory, and those before 24.31 slow down with each mapping.
+constexpr uint32_t oldest_build = 30508;
+
+/// Why devices of this driver are not used; empty: they are.
+std::string objection(ze_driver_handle_t driver) {
+  ze_driver_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_DRIVER_PROPERTIES};
+  check(api().driverGetProperties(driver, &properties), "zeDriverGetProperties");
+  const uint32_t version = properties.driverVersion, build = version & 0xffff;
+  if (build >= oldest_build) return {};
+  return fmt::format(
+      "the Level Zero driver is version {}.{}.{}; expected build {} (Intel's compute runtime "
+      "24.31) "
+      "or newer; Debian's intel-opencl-icd is too old: install libze-intel-gpu1 and "
+      "intel-opencl-icd from github.com/intel/compute-runtime/releases, or use cpu",
+      version >> 24, version >> 16 & 0xff, build, oldest_build);
+}
+
+/// The accelerators of one driver; `others` gets the names of its other devices.
+std::vector<ze_device_handle_t> devices_of(ze_driver_handle_t driver, std::string& others) {
   uint32_t count = 0;
   check(api().deviceGet(driver, &count, nullptr), "zeDeviceGet");
   std::vector<ze_device_handle_t> every(count), devices;
@@ -120,8 +138,13 @@ std::vector<ze_device_handle_t> devices_of(ze_driver_handle_t driver) {
   for (ze_device_handle_t device : every) {
     ze_device_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES};
     check(api().deviceGetProperties(device, &properties), "zeDeviceGetProperties");
-    if (properties.type == ZE_DEVICE_TYPE_GPU || properties.type == ZE_DEVICE_TYPE_CPU)
+    const std::string_view name = properties.name;
+    if (properties.type == ZE_DEVICE_TYPE_GPU
+            ? !(properties.flags & ZE_DEVICE_PROPERTY_FLAG_INTEGRATED)
+            : properties.type == ZE_DEVICE_TYPE_CPU && name.starts_with("zerograd test driver"))
       devices.push_back(device);
+    else
+      others += fmt::format("{}{}", others.empty() ? "" : ", ", name);
   }
   return devices;
 }
@@ -130,20 +153,27 @@ Driver find_driver() {
   Driver found;
   found.absence = loader().absence;
   if (!found.absence.empty()) return found;
-  found.absence = "Level Zero finds no driver (of an Intel GPU; on Debian intel-opencl-icd)";
+  found.absence =
+      "Level Zero finds no driver (libze-intel-gpu1 of Intel's compute runtime 24.31 or newer)";
   if (api().init(0) != ZE_RESULT_SUCCESS) return found;
   uint32_t count = 0;
   check(api().driverGet(&count, nullptr), "zeDriverGet");
   std::vector<ze_driver_handle_t> drivers(count);
   check(api().driverGet(&count, drivers.data()), "zeDriverGet");
-  if (count > 0) found.absence = "the Level Zero driver shows no GPU";
+  std::string others;
   for (ze_driver_handle_t driver : drivers) {
-    found.devices = devices_of(driver);
+    found.devices = devices_of(driver, others);
+    found.absence = "the Level Zero driver shows no GPU with memory of its own" +
+                    (others.empty() ? "" : ", only " + others);
     if (found.devices.empty()) continue;
+    found.absence = objection(driver);
+    if (!found.absence.empty()) {
+      found.devices.clear();
+      break;
+    }
     const ze_context_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_CONTEXT_DESC};
     check(api().contextCreate(driver, &wanted, &found.context), "zeContextCreate");
     found.handle = driver;
-    found.absence.clear();
     break;
   }
   return found;
@@ -157,11 +187,12 @@ const Api& api() {
 }
 
 void check(ze_result_t result, const char* what) {
-  if (result == ZE_RESULT_SUCCESS) return;
-  const char* name = name_of(result);
-  raise<DeviceError>(
-      "hpu: {}: {}", what,
-      name ? name : fmt::format("Level Zero's error {:#x}", static_cast<unsigned>(result)));
+  if (result != ZE_RESULT_SUCCESS) raise<DeviceError>("hpu: {}: {}", what, text_of(result));
+}
+
+std::string text_of(ze_result_t result) {
+  const char* const name = name_of_result(result);
+  return name ? name : fmt::format("Level Zero's error {:#x}", static_cast<unsigned>(result));
 }
 
 void import_memory(void* begin, size_t bytes) {

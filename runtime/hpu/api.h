@@ -19,7 +19,6 @@ struct Api {
   decltype(&::zeDeviceGetModuleProperties) deviceGetModuleProperties;
   decltype(&::zeDeviceGetMemoryProperties) deviceGetMemoryProperties;
   decltype(&::zeDeviceGetCommandQueueGroupProperties) deviceGetCommandQueueGroupProperties;
-  decltype(&::zeDeviceCanAccessPeer) deviceCanAccessPeer;
   decltype(&::zeContextCreate) contextCreate;
   decltype(&::zeMemAllocDevice) memAllocDevice;
   decltype(&::zeMemAllocHost) memAllocHost;
@@ -54,7 +53,6 @@ struct Api {
   decltype(&::zeKernelGetProperties) kernelGetProperties;
   decltype(&::zeKernelSetGroupSize) kernelSetGroupSize;
   decltype(&::zeKernelSetArgumentValue) kernelSetArgumentValue;
-  decltype(&::zeKernelSetIndirectAccess) kernelSetIndirectAccess;
   decltype(&::zeDriverGetExtensionFunctionAddress) driverGetExtensionFunctionAddress;
 };
 
@@ -63,8 +61,11 @@ const Api& api();
 
 /// Throws DeviceError "hpu: WHAT: NAME_OF_THE_ERROR" unless `result` is success.
 void check(ze_result_t result, const char* what);
+/// "out of device memory", or the number of an error without a name.
+std::string text_of(ze_result_t result);
 
-/// The accelerators: the GPUs, or in tests CPUs, of the first driver that has any.
+/// The accelerators of the first driver that has any: GPUs with memory of their own, or the devices
+/// of the test driver. Other CPUs, and GPUs that are part of a processor, are not taken.
 struct Driver {
   ze_driver_handle_t handle = nullptr;
   ze_context_handle_t context = nullptr;

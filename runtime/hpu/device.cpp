@@ -1,5 +1,6 @@
 #include "zerograd/runtime/hpu/device.h"
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -38,8 +39,9 @@ struct Ranges {
 };
 
 /// One reserved range of virtual addresses; device memory is mapped from its beginning on as the
-/// arena grows. So adjacent free blocks can always merge, and the arena's reserved bytes equal the
-/// bytes that the device has allocated.
+/// arena grows, so adjacent free blocks can always merge. The driver keeps all chunks of the range
+/// resident for each kernel that gets an address in it. So a chunk is large, and the device holds
+/// up to one chunk more than the arena has reserved.
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : device_(handle_of(index)) {
@@ -73,44 +75,73 @@ class DeviceMemory final : public ArenaMemory {
 
   std::byte* base() const override { return static_cast<std::byte*>(address_); }
   int64_t capacity() const override { return capacity_; }
-  bool grow(int64_t from, int64_t to) override {
-    Part part{base() + from, static_cast<size_t>(to - from), nullptr};
-    ze_physical_mem_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_PHYSICAL_MEM_DESC,
-                                     .size = part.bytes};
-    if (api().physicalMemCreate(driver().context, device_, &wanted, &part.memory) !=
-        ZE_RESULT_SUCCESS)
-      return false;
-    if (api().virtualMemMap(driver().context, part.address, part.bytes, part.memory, 0,
-                            ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE) != ZE_RESULT_SUCCESS) {
-      api().physicalMemDestroy(driver().context, part.memory);
-      return false;
+  std::string cause() const override { return cause_; }
+  bool grow(int64_t, int64_t to) override {
+    while (mapped_ < to) {
+      const int64_t wanted = std::min(
+          {(to - mapped_ + chunk - 1) / chunk * chunk, capacity_ - mapped_, largest_chunk});
+      // Where a whole chunk does not fit, the exact rest may.
+      if (!add_chunk(wanted) && !add_chunk(std::min(to - mapped_, largest_chunk))) return false;
     }
-    parts_.push_back(part);
     return true;
   }
 
  private:
+  /// False: there is not so much memory, and cause_ says so. Throws any other error.
+  bool add_chunk(int64_t bytes) {
+    Part part{base() + mapped_, static_cast<size_t>(bytes), nullptr};
+    ze_physical_mem_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_PHYSICAL_MEM_DESC,
+                                     .size = part.bytes};
+    if (!succeeds(api().physicalMemCreate(driver().context, device_, &wanted, &part.memory),
+                  "zePhysicalMemCreate"))
+      return false;
+    const ze_result_t mapped =
+        api().virtualMemMap(driver().context, part.address, part.bytes, part.memory, 0,
+                            ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE);
+    if (mapped != ZE_RESULT_SUCCESS) {
+      api().physicalMemDestroy(driver().context, part.memory);
+      return succeeds(mapped, "zeVirtualMemMap");
+    }
+    parts_.push_back(part);
+    mapped_ += bytes;
+    return true;
+  }
+  bool succeeds(ze_result_t result, const char* call) {
+    if (result == ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY ||
+        result == ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY)
+      cause_ = fmt::format("; {}: {}", call, text_of(result));
+    else
+      check(result, call);
+    return result == ZE_RESULT_SUCCESS;
+  }
+
   struct Part {
     void* address;
     size_t bytes;
     ze_physical_mem_handle_t memory;
   };
   static constexpr int64_t step = Arena::grow_bytes;
+  static constexpr int64_t chunk = int64_t{256} << 20;
+  static constexpr int64_t largest_chunk = int64_t{4} << 30;  // larger ones need other alignments
 
   const ze_device_handle_t device_;
   void* address_ = nullptr;
-  int64_t capacity_ = 0;
+  int64_t capacity_ = 0, mapped_ = 0;
+  std::string cause_;
   std::vector<Part> parts_;
 };
 
-/// Host memory that is imported into the driver as it grows, so that kernels and copies can access
-/// it.
+/// Host memory that is imported into the driver as it grows, so that copies need no staging. An
+/// import has another address on the device, so kernels cannot use this memory (kernels/slots.h),
+/// and a copy must not cross the end of an import.
 class PinnedMemory final : public ArenaMemory {
  public:
-  PinnedMemory() : memory_(host_memory()) { Ranges::all().add(base(), capacity(), pinned_memory); }
+  PinnedMemory() : memory_(host_memory()) {}
   ~PinnedMemory() override {
-    Ranges::all().remove(base());
-    for (std::byte* part : parts_) release_memory(part);
+    for (std::byte* part : parts_) {
+      Ranges::all().remove(part);
+      release_memory(part);
+    }
   }
 
   std::byte* base() const override { return memory_->base(); }
@@ -118,6 +149,7 @@ class PinnedMemory final : public ArenaMemory {
   bool grow(int64_t from, int64_t to) override {
     if (!memory_->grow(from, to)) return false;
     import_memory(base() + from, static_cast<size_t>(to - from));
+    Ranges::all().add(base() + from, to - from, pinned_memory);
     parts_.push_back(base() + from);
     return true;
   }
@@ -129,12 +161,13 @@ class PinnedMemory final : public ArenaMemory {
 
 }  // namespace
 
-int memory_of(const void* address) {
+Position position_of(const void* address) {
   const auto* place = static_cast<const std::byte*>(address);
   std::lock_guard lock(Ranges::all().mutex);
   for (const Ranges::Range& range : Ranges::all().held)
-    if (place >= range.begin && place < range.end) return range.place;
-  return process_memory;
+    if (place >= range.begin && place < range.end)
+      return {range.place, static_cast<size_t>(range.end - place)};
+  return {};
 }
 
 std::unique_ptr<ArenaMemory> make_memory(int index, Space space) {
@@ -179,13 +212,9 @@ std::string emulator_name(int index) {
 
 }  // namespace
 
-bool reaches(int index, int other) {
-  if (index == other) return true;
-  ze_bool_t can = 0;
-  check(api().deviceCanAccessPeer(handle_of(index), handle_of(other), &can),
-        "zeDeviceCanAccessPeer");
-  return can != 0;
-}
+// Also where zeDeviceCanAccessPeer says yes, a command reaches only the chunk that its address lies
+// in, and tensors cross chunks.
+bool reaches(int index, int other) { return index == other; }
 
 const Backend& backend() {
   static constexpr Backend present{.count = count_devices,

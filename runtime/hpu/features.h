@@ -12,6 +12,7 @@ struct Features {
   std::vector<int> sub_groups;  ///< sub-group sizes that the device supports
   bool rounded_divide_sqrt =
       false;  ///< correctly rounded (IEEE 754): AdamW then gives the bits of the CPU
+  bool may_have_dpas = true;  ///< false: the driver says that there is none
   int64_t memory_bytes = 0;
   int64_t local_bytes = 0;  ///< shared local memory of one work-group
 };

@@ -91,12 +91,15 @@ void NativeCache::keep(const std::string& key, const std::vector<uint8_t>& binar
 
 namespace {
 
-// Allocations may be larger than 4 GiB.
-constexpr const char* build_flags = "-ze-opt-greater-than-4GB-buffer-required";
+// Allocations may be larger than 4 GiB. Division and square root are rounded only if the driver's
+// compiler is told so; the flag is not part of SPIR-V.
+constexpr const char* build_flags =
+    "-ze-opt-greater-than-4GB-buffer-required -cl-fp32-correctly-rounded-divide-sqrt";
 // For modules with "_tiles." in their names, whose kernels use DPAS. They keep their sums in
 // registers: the large register mode has half the threads, each with twice as many registers.
 constexpr const char* tiles_build_flags =
-    "-ze-opt-greater-than-4GB-buffer-required -ze-opt-large-register-file";
+    "-ze-opt-greater-than-4GB-buffer-required -cl-fp32-correctly-rounded-divide-sqrt "
+    "-ze-opt-large-register-file";
 
 const char* flags_of(const Code& code) {
   return std::strstr(code.name, "_tiles.") ? tiles_build_flags : build_flags;
@@ -109,15 +112,22 @@ std::string hex(const void* data, size_t bytes) {
   return text;
 }
 
-/// The name of a cached native binary: a hash of everything that it depends on.
-std::string cache_key(ze_device_handle_t device, const Code& code) {
+/// Devices of one type, which run the same machine code: vendor, device and revision, with which
+/// the UUID of Intel's driver begins; the rest of it is the device's place.
+std::string type_of(ze_device_handle_t device) {
   ze_device_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES};
   check(api().deviceGetProperties(device, &properties), "zeDeviceGetProperties");
+  return fmt::format("{} {} {} {}", properties.name, properties.vendorId, properties.deviceId,
+                     hex(properties.uuid.id, 6));
+}
+
+/// The name of a cached native binary: a hash of everything that it depends on.
+std::string cache_key(const std::string& type, const Code& code) {
   ze_driver_properties_t versions = {.stype = ZE_STRUCTURE_TYPE_DRIVER_PROPERTIES};
   check(api().driverGetProperties(driver().handle, &versions), "zeDriverGetProperties");
-  const std::string built_by = fmt::format(
-      "{} {} {} {}", hex(properties.uuid.id, sizeof properties.uuid.id),
-      hex(versions.uuid.id, sizeof versions.uuid.id), versions.driverVersion, flags_of(code));
+  const std::string built_by =
+      fmt::format("{} {} {} {}", type, hex(versions.uuid.id, sizeof versions.uuid.id),
+                  versions.driverVersion, flags_of(code));
   const uint64_t sums[] = {XXH3_64bits(code.spirv.data(), code.spirv.size()),
                            XXH3_64bits(built_by.data(), built_by.size())};
   return std::string(code.name) + "." + hex(sums, sizeof sums);
@@ -145,15 +155,25 @@ ze_result_t create(ze_device_handle_t device, ze_module_format_t format, const u
   return result;
 }
 
-ze_module_handle_t build(ze_device_handle_t device, const Code& code) {
+/// A module on all devices of one type. One thread at a time builds it; the other devices load what
+/// was built.
+struct Module {
+  std::mutex mutex;
+  std::vector<uint8_t> native;
+  std::map<int, ze_module_handle_t> by_device;
+};
+
+ze_module_handle_t build(int index, const std::string& type, const Code& code,
+                         std::vector<uint8_t>& native) {
   static const NativeCache cache;
-  const std::string key = cache_key(device, code);
+  const ze_device_handle_t device = handle_of(index);
+  const std::string key = cache_key(type, code);
   ze_module_handle_t module = nullptr;
   std::string log;
-  if (const std::vector<uint8_t> binary = cache.find(key); !binary.empty())
-    if (create(device, ZE_MODULE_FORMAT_NATIVE, binary.data(), binary.size(), flags_of(code),
-               module, log) == ZE_RESULT_SUCCESS)
-      return module;
+  if (native.empty()) native = cache.find(key);
+  if (!native.empty() && create(device, ZE_MODULE_FORMAT_NATIVE, native.data(), native.size(),
+                                flags_of(code), module, log) == ZE_RESULT_SUCCESS)
+    return module;
   log.clear();
   const ze_result_t result = create(device, ZE_MODULE_FORMAT_IL_SPIRV, code.spirv.data(),
                                     code.spirv.size(), flags_of(code), module, log);
@@ -161,10 +181,13 @@ ze_module_handle_t build(ze_device_handle_t device, const Code& code) {
       result,
       fmt::format("module {}{}", code.name, log.empty() ? "" : fmt::format(" ({})", log)).c_str());
   size_t bytes = 0;
+  native.clear();
   if (api().moduleGetNativeBinary(module, &bytes, nullptr) == ZE_RESULT_SUCCESS && bytes > 0) {
-    std::vector<uint8_t> binary(bytes);
-    if (api().moduleGetNativeBinary(module, &bytes, binary.data()) == ZE_RESULT_SUCCESS)
-      cache.keep(key, binary);
+    native.resize(bytes);
+    if (api().moduleGetNativeBinary(module, &bytes, native.data()) == ZE_RESULT_SUCCESS)
+      cache.keep(key, native);
+    else
+      native.clear();
   }
   return module;
 }
@@ -172,7 +195,14 @@ ze_module_handle_t build(ze_device_handle_t device, const Code& code) {
 Features query_features(ze_device_handle_t device) {
   ze_device_compute_properties_t compute = {.stype = ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES};
   check(api().deviceGetComputeProperties(device, &compute), "zeDeviceGetComputeProperties");
-  ze_device_module_properties_t modules = {.stype = ZE_STRUCTURE_TYPE_DEVICE_MODULE_PROPERTIES};
+  // Intel's extension, which newer headers have: bit 1 of the flags is DPAS.
+  struct DotProducts {
+    ze_structure_type_t stype = static_cast<ze_structure_type_t>(0x00030013);
+    void* pNext = nullptr;
+    uint32_t flags = UINT32_MAX;  // kept by a driver without the extension
+  } dot_products;
+  ze_device_module_properties_t modules = {.stype = ZE_STRUCTURE_TYPE_DEVICE_MODULE_PROPERTIES,
+                                           .pNext = &dot_products};
   check(api().deviceGetModuleProperties(device, &modules), "zeDeviceGetModuleProperties");
   uint32_t count = 0;
   check(api().deviceGetMemoryProperties(device, &count, nullptr), "zeDeviceGetMemoryProperties");
@@ -184,6 +214,7 @@ Features query_features(ze_device_handle_t device) {
   for (uint32_t i = 0; i < compute.numSubGroupSizes; ++i)
     features.sub_groups.push_back(static_cast<int>(compute.subGroupSizes[i]));
   features.rounded_divide_sqrt = (modules.fp32flags & ZE_DEVICE_FP_FLAG_ROUNDED_DIVIDE_SQRT) != 0;
+  features.may_have_dpas = (dot_products.flags & 2) != 0;
   for (const ze_device_memory_properties_t& part : parts)
     features.memory_bytes += static_cast<int64_t>(part.totalSize);
   features.local_bytes = static_cast<int64_t>(compute.maxSharedLocalMemory);
@@ -194,7 +225,7 @@ Features query_features(ze_device_handle_t device) {
 struct Devices {
   std::mutex mutex;
   std::map<int, Features> features;
-  std::map<std::pair<int, const unsigned char*>, ze_module_handle_t> modules;
+  std::map<std::pair<std::string, const unsigned char*>, Module> modules;  // by type of device
 
   static Devices& all() {
     static Devices& devices = *new Devices;  // never destroyed, like the driver
@@ -213,11 +244,15 @@ const Features& features_of(int index) {
 }
 
 ze_module_handle_t module_of(int index, const Code& code) {
+  const std::string type = type_of(handle_of(index));
   Devices& devices = Devices::all();
-  std::lock_guard lock(devices.mutex);
-  ze_module_handle_t& module = devices.modules[{index, code.spirv.data()}];
-  if (!module) module = build(handle_of(index), code);
-  return module;
+  std::unique_lock lock(devices.mutex);
+  Module& module = devices.modules[{type, code.spirv.data()}];
+  lock.unlock();  // other modules are built at the same time
+  std::lock_guard own(module.mutex);
+  ze_module_handle_t& handle = module.by_device[index];
+  if (!handle) handle = build(index, type, code, module.native);
+  return handle;
 }
 
 }  // namespace zg::hpu

@@ -15,8 +15,8 @@ struct Code {
   const char* missing = nullptr;
 };
 
-/// One argument of a kernel. If `value` is null, it is local memory of the work-group, of this
-/// size.
+/// One argument of a kernel. If `value` is null, it is a pointer that is null, or local memory of
+/// the work-group, of this size.
 struct Argument {
   size_t bytes = 0;
   const void* value = nullptr;

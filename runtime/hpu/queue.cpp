@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/hpu/device.h"
 
 namespace zg::hpu {
 namespace {
@@ -72,15 +73,27 @@ void Queue::barrier(ze_event_handle_t event) {
 }
 
 void Queue::copy(void* to, const void* from, size_t bytes) {
-  check(api().commandListAppendMemoryCopy(list_, to, from, bytes, nullptr, 0, nullptr), "copy");
+  auto* const target = static_cast<std::byte*>(to);
+  const auto* const source = static_cast<const std::byte*>(from);
+  for (size_t done = 0, part; done < bytes; done += part) {
+    part = std::min(
+        {bytes - done, position_of(target + done).bytes, position_of(source + done).bytes});
+    check(api().commandListAppendMemoryCopy(list_, target + done, source + done, part, nullptr, 0,
+                                            nullptr),
+          "copy");
+  }
   barrier();
 }
 
 void Queue::fill_zero(void* to, size_t bytes) {
   const uint8_t zero = 0;
-  check(
-      api().commandListAppendMemoryFill(list_, to, &zero, sizeof zero, bytes, nullptr, 0, nullptr),
-      "fill_zero");
+  auto* const target = static_cast<std::byte*>(to);
+  for (size_t done = 0, part; done < bytes; done += part) {
+    part = std::min(bytes - done, position_of(target + done).bytes);
+    check(api().commandListAppendMemoryFill(list_, target + done, &zero, sizeof zero, part, nullptr,
+                                            0, nullptr),
+          "fill_zero");
+  }
   barrier();
 }
 

@@ -88,13 +88,13 @@ class HpuStream final : public DeviceStream {
 
   void enqueue(const Code& code, const char* name, const Groups& groups,
                std::span<const Argument> arguments) {
+    const Kernel& kernel = this->kernel(code, name);  // also loaded by a call without elements
     const auto counts = {groups.x, groups.y, groups.z};
     if (std::any_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; })) return;
     for (const int64_t count : counts)
       if (count < 0 || count > UINT32_MAX)
         raise<ShapeError>("{}: {}: {} work-groups; expected at most {}", code.name, name, count,
                           UINT32_MAX);
-    const Kernel& kernel = this->kernel(code, name);
     if (arguments.size() != kernel.arguments)
       raise<DeviceError>("hpu: {}: {} takes {} arguments, got {}", code.name, name,
                          kernel.arguments, arguments.size());
@@ -130,9 +130,6 @@ class HpuStream final : public DeviceStream {
     check(api().kernelSetGroupSize(handle, properties.requiredGroupSizeX,
                                    properties.requiredGroupSizeY, properties.requiredGroupSizeZ),
           what.c_str());
-    // A tensor in host memory may span several imported ranges, but the argument names only the
-    // first one.
-    check(api().kernelSetIndirectAccess(handle, ZE_KERNEL_INDIRECT_ACCESS_FLAG_HOST), what.c_str());
     return kernels_.emplace(key, Kernel{handle, properties.numKernelArgs}).first->second;
   }
 

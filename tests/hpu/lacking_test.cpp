@@ -23,6 +23,46 @@ TEST_CASE("a driver that cannot import host memory is refused, and the function 
   CHECK(contains(refused.error, "try a newer driver, or cpu"));
 }
 
+TEST_CASE("a driver that is too old is refused with its version and with what to install") {
+  {
+    const ScopedVariable debian("ZE_TEST_DRIVER_VERSION", "24595");
+    const std::string words =
+        "the Level Zero driver is version 1.3.24595; expected build 30508 (Intel's compute runtime "
+        "24.31) or newer; Debian's intel-opencl-icd is too old: install libze-intel-gpu1";
+    CHECK(contains(zerograd("info").out, words));
+    CHECK(contains(checked(zerograd(short_run), 6).error, words));
+  }
+  const ScopedVariable oldest("ZE_TEST_DRIVER_VERSION", "30508");
+  CHECK(contains(zerograd("info").out, "hpu:1"));
+}
+
+TEST_CASE("only GPUs with memory of their own are taken for accelerators") {
+  for (const char* kind : {"cpu", "integrated"}) {
+    const ScopedVariable claims("ZE_TEST_DRIVER_KIND", kind);
+    const std::string info = zerograd("info").out;
+    CHECK(!contains(info, "hpu:0"));
+    CHECK(contains(info, std::string("the Level Zero driver shows no GPU with memory of its own, "
+                                     "only a device of kind ") +
+                             kind));
+  }
+  const ScopedVariable claims("ZE_TEST_DRIVER_KIND", "gpu");
+  CHECK(contains(zerograd("info").out, "a device of kind gpu"));
+}
+
+TEST_CASE("a run maps few chunks of device memory") {
+  const ScopedVariable trace("ZE_TEST_DRIVER_TRACE", "1");
+  CHECK(count_of(checked(zerograd(short_run)).error, "device 0: chunk ") <= 3);
+}
+
+TEST_CASE("a driver without ordered lists or without a copy engine gives the same bits") {
+  const std::string line = short_run + " --cpu-offload";
+  const std::string expected = hash_of(line);
+  for (const char* lacks : {"ZE_TEST_DRIVER_IN_ORDER", "ZE_TEST_DRIVER_GROUPS"}) {
+    const ScopedVariable lacking(lacks, lacks[15] == 'I' ? "0" : "1");
+    CHECK(hash_of(line) == expected);
+  }
+}
+
 TEST_CASE("info and train warn of a device whose division is not correctly rounded") {
   const std::string words = "other bits with host offload than without";
   CHECK(!contains(zerograd("info").out, words));

@@ -77,13 +77,14 @@ void LevelZero::copy(void* to, const void* from, size_t bytes) {
   ZG_CHECK_ZE(zeCommandListAppendMemoryCopy(list, to, from, bytes, nullptr, 0, nullptr));
 }
 
-ze_module_handle_t LevelZero::module(const char* embedded_name) {
+ze_module_handle_t LevelZero::module(const char* embedded_name, const char* flags) {
   const hpu::EmbeddedModule* const embedded = hpu::find_module(embedded_name);
   if (!embedded) throw std::runtime_error(std::string("no module ") + embedded_name);
   auto description = described<ze_module_desc_t>(ZE_STRUCTURE_TYPE_MODULE_DESC);
   description.format = ZE_MODULE_FORMAT_IL_SPIRV;
   description.inputSize = embedded->bytes;
   description.pInputModule = embedded->spirv;
+  description.pBuildFlags = flags;
   ze_module_handle_t made = nullptr;
   ze_module_build_log_handle_t log = nullptr;
   const ze_result_t result = zeModuleCreate(context, device, &description, &made, &log);

@@ -47,7 +47,9 @@ class LevelZero {
     return values;
   }
 
-  ze_module_handle_t module(const char* embedded_name);
+  ze_module_handle_t module(const char* embedded_name, const char* flags = rounded);
+  /// Without this build flag, divisions are not correctly rounded.
+  static constexpr const char* rounded = "-cl-fp32-correctly-rounded-divide-sqrt";
   ze_kernel_handle_t kernel(ze_module_handle_t module, const char* name);
 
   ze_driver_handle_t driver;

@@ -166,6 +166,97 @@ void other_device(Case& c) {
   report(zeCommandListAppendLaunchKernel(c.l0.list, c.fill, &of, nullptr, 0, nullptr));
 }
 
+/// Two chunks of device memory side by side, on this device.
+struct Chunks {
+  static constexpr size_t bytes = size_t{2} << 20;
+  std::byte* begin = nullptr;
+  explicit Chunks(LevelZero& on, size_t each = bytes, size_t first = 0) {
+    void* place = nullptr;
+    ZG_CHECK_ZE(zeVirtualMemReserve(on.context, reinterpret_cast<void*>(bytes),  // NOLINT: a hint
+                                    first + 2 * each, &place));
+    begin = static_cast<std::byte*>(place) + first;
+    for (int i = 0; i < 2; ++i) {
+      ze_physical_mem_desc_t wanted = {};
+      wanted.stype = ZE_STRUCTURE_TYPE_PHYSICAL_MEM_DESC;
+      wanted.size = each;
+      ze_physical_mem_handle_t memory;
+      ZG_CHECK_ZE(zePhysicalMemCreate(on.context, on.device, &wanted, &memory));
+      ZG_CHECK_ZE(zeVirtualMemMap(on.context, begin + static_cast<size_t>(i) * each, each, memory,
+                                  0, ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE));
+    }
+  }
+};
+
+/// Half of the ints lie in the second chunk, of which the kernel got no address.
+void peer_chunks(Case& c) {
+  LevelZero second(1);
+  const Chunks chunks(second);
+  launch(c.l0, c.fill, groups, items, chunks.begin + Chunks::bytes - count / 2 * sizeof(int), 5);
+  c.l0.wait();
+}
+
+void peer_copy(Case& c) {
+  LevelZero second(1);
+  const Chunks chunks(second);
+  report(zeCommandListAppendMemoryCopy(c.l0.list, c.a, chunks.begin + Chunks::bytes - 16, 32,
+                                       nullptr, 0, nullptr));
+}
+
+void unaligned_chunk(Case& c) { const Chunks chunks(c.l0, size_t{8} << 30, Chunks::bytes); }
+
+/// Memory of the process, imported in two parts side by side.
+struct Imports {
+  static constexpr size_t bytes = 8192;
+  std::vector<std::byte> memory = std::vector<std::byte>(3 * bytes);
+  std::byte* begin = memory.data() + bytes / 2;
+  explicit Imports(LevelZero& l0) {
+    void* function = nullptr;
+    ZG_CHECK_ZE(zeDriverGetExtensionFunctionAddress(l0.driver, "zexDriverImportExternalPointer",
+                                                    &function));
+    const auto import =
+        reinterpret_cast<ze_result_t(ZE_APICALL*)(ze_driver_handle_t, void*, size_t)>(function);
+    for (int i = 0; i < 2; ++i)
+      ZG_CHECK_ZE(import(l0.driver, begin + static_cast<size_t>(i) * bytes, bytes));
+  }
+};
+
+void imported_argument(Case& c) {
+  const Imports imports(c.l0);
+  set_argument(c.fill, 0, imports.begin);
+  set_argument(c.fill, 1, 5);
+  ZG_CHECK_ZE(zeKernelSetGroupSize(c.fill, items, 1, 1));
+  const ze_group_count_t of{groups, 1, 1};
+  report(zeCommandListAppendLaunchKernel(c.l0.list, c.fill, &of, nullptr, 0, nullptr));
+}
+
+void copy_across_imports(Case& c) {
+  const Imports imports(c.l0);
+  ZG_CHECK_ZE(
+      zeCommandListAppendMemoryCopy(c.l0.list, c.a, imports.begin, 32, nullptr, 0, nullptr));
+  report(zeCommandListAppendMemoryCopy(c.l0.list, c.a, imports.begin + Imports::bytes - 16, 32,
+                                       nullptr, 0, nullptr));
+  c.l0.wait();
+}
+
+void pointer_to_null(Case& c) {
+  ZG_CHECK_ZE(zeKernelSetArgumentValue(c.fill, 0, sizeof(int*), nullptr));
+  const int* const none = nullptr;
+  report(zeKernelSetArgumentValue(c.fill, 0, sizeof none, &none));
+}
+
+void kernel_on_copy_engine(Case& c) {
+  ze_command_queue_desc_t description = {};
+  description.stype = ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC;
+  description.ordinal = 1;
+  ze_command_list_handle_t copies;
+  ZG_CHECK_ZE(zeCommandListCreateImmediate(c.l0.context, c.l0.device, &description, &copies));
+  set_argument(c.fill, 0, c.a);
+  set_argument(c.fill, 1, 5);
+  ZG_CHECK_ZE(zeKernelSetGroupSize(c.fill, items, 1, 1));
+  const ze_group_count_t of{groups, 1, 1};
+  report(zeCommandListAppendLaunchKernel(copies, c.fill, &of, nullptr, 0, nullptr));
+}
+
 void wrong_group(Case& c) {
   report(zeKernelSetGroupSize(c.l0.kernel(c.module, "divergent_barrier"), 16, 1, 1));
 }
@@ -227,6 +318,13 @@ const std::map<std::string, void (*)(Case&)> bugs{
     {"foreign_pointer", foreign_pointer},
     {"other_device", other_device},
     {"wrong_group", wrong_group},
+    {"peer_chunks", peer_chunks},
+    {"peer_copy", peer_copy},
+    {"unaligned_chunk", unaligned_chunk},
+    {"imported_argument", imported_argument},
+    {"copy_across_imports", copy_across_imports},
+    {"pointer_to_null", pointer_to_null},
+    {"kernel_on_copy_engine", kernel_on_copy_engine},
     {"destroyed_handle", destroyed_handle},
     {"endless_wait", endless_wait},
     {"unknown_function", unknown_function},

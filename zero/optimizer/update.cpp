@@ -94,7 +94,7 @@ GradientSums sum_gradients(std::span<const Storage> storages, const ParameterSto
       // Includes the padding after the piece, which is zero, so the range is a multiple of the
       // alignment.
       const int64_t end = piece.begin + FlatUnit::aligned(piece.numel());
-      const int64_t step = step_of(end - piece.begin, in_file(storage.sums), config);
+      const int64_t step = step_of(end - piece.begin, !kernels_reach(storage.sums), config);
       for (int64_t begin = piece.begin; begin < end; begin += step) {
         parts.push_back({{.tensor = storage.sums.flat(begin, std::min(step, end - begin)),
                           .saves = false,
@@ -104,8 +104,10 @@ GradientSums sum_gradients(std::span<const Storage> storages, const ParameterSto
       }
     }
   // Chunks that pass through buffers are summed one by one, the others together.
-  const bool moves = std::any_of(parts.begin(), parts.end(),
-                                 [](const Streaming::Part& part) { return part[0].moves(); });
+  const auto moves_at = [](const Streaming::Part& part) { return part[0].moves(); };
+  const bool moves = std::any_of(parts.begin(), parts.end(), moves_at);
+  const auto is_far = [](const Streaming::Part& part) { return !kernels_reach(part[0].tensor); };
+  const bool one_by_one = std::any_of(parts.begin(), parts.end(), is_far);
   const auto streaming = std::make_shared<Streaming>(std::move(parts), device);
   SumOfSquares chunks;
   const auto sum_chunks = [&] {
@@ -117,10 +119,10 @@ GradientSums sum_gradients(std::span<const Storage> storages, const ParameterSto
         {.x = streaming->next()[0],
          .limbs = parameter->copy == Copy::replica ? uncounted : sums.flat(0, limb_count),
          .non_finite = sums.flat(limb_count + parameter->index, 1)});
-    if (moves) sum_chunks();
+    if (one_by_one) sum_chunks();
     streaming->keep();
   }
-  if (!moves) sum_chunks();
+  if (!one_by_one) sum_chunks();
   if (comm.size() > 1) comm.wait_on_device(comm.all_reduce(sums, "gradient norm"));
   return {.all = sums, .buffers = moves ? streaming : nullptr};
 }
@@ -184,7 +186,8 @@ void update(std::span<Storage> storages, const Optimizers& optimizers, const Opt
                                                 by_host ? host_space(device) : Space::device, comm);
     const bool gathers =
         config.stage > 0 && storage.stays_whole && comm.size() > 1 && step.stream.empty();
-    const bool waits = !streams(storage) && !all_sums && !gathers && !reader;
+    const bool waits =
+        !streams(storage) && kernels_reach(storage.sums) && !all_sums && !gathers && !reader;
     update_gathered(storage, all_sums, step, config, device, comm, reader);
     for (const Chunk& chunk : chunks_of(storage, config)) {
       const std::vector<Tensor>& states = streaming.next();

@@ -201,8 +201,14 @@ void Reducer::send(Leaf& leaf) {
   Storage& storage = *sent.storage;
   const bool fresh = is_fresh(storage);
   storage.folded.assign(storage.folded.size(), true);
-  sent.last = scatter(sent.gradients.complete(), sent.sums ? sent.sums->next()[0] : storage.sums,
-                      storage, fresh);
+  sent.place = sent.sums ? sent.sums->next()[0] : storage.sums;
+  const Tensor& whole = sent.gradients.complete();
+  {
+    const PurposeScope purpose(device_, Purpose::gradient);
+    const NameScope name(device_, storage.name + " sums");
+    sent.near = near_kernels(sent.place);
+  }
+  sent.last = scatter(whole, sent.near, storage, fresh);
   in_flight_.push_back(std::move(sent));
   if (!config_.overlap_comm) wait_for(0);
 }
@@ -222,7 +228,9 @@ void Reducer::wait_for(size_t in_flight) {
   while (in_flight_.size() > in_flight) {
     Leaf& first = in_flight_.front();
     first.sums ? comm_.wait(first.last) : comm_.wait_on_device(first.last);
+    if (first.near.raw() != first.place.raw()) copy(first.near, first.place, device_.compute());
     if (first.sums) {
+      if (!kernels_reach(first.place)) device_.compute().synchronize();  // the disk reads it
       first.sums->keep();
       leave(std::move(first.sums));
     }
@@ -246,7 +254,12 @@ void Reducer::reduce_local_sums(Storage& storage) {
   if (!storage.local_sums) return;
   const std::unique_ptr<Streaming> sums = stream(
       {{{.tensor = storage.sums, .loads = false, .unit = storage.name, .state = "gradients"}}});
-  comm_.wait(scatter(in_memory(storage.local_sums), sums->next()[0], storage, /*fresh=*/true));
+  const Tensor place = sums->next()[0], near = near_kernels(place);
+  comm_.wait(scatter(near_kernels(in_memory(storage.local_sums)), near, storage, /*fresh=*/true));
+  if (near.raw() != place.raw()) {
+    copy(near, place, device_.compute());
+    device_.compute().synchronize();  // the disk may read it
+  }
   sums->keep();
   sums->finish();
   storage.folded.assign(storage.folded.size(), true);

@@ -77,6 +77,8 @@ class Reducer {
     GradientLeaf gradients;
     Communicator::Ticket last = -1;
     std::unique_ptr<Streaming> sums;  // streams accumulators that are in a file
+    Tensor place = {};                // the accumulators in memory
+    Tensor near = {};                 // where kernels add to them: `place`, or a copy
   };
   void fold_here(Storage& storage, std::span<const Parameter* const> parameters,
                  std::span<Tensor> gradients);

@@ -36,6 +36,18 @@ void store(const Tensor& memory, const Tensor& to) {
 
 bool in_file(const Tensor& tensor) { return tensor && tensor.buffer()->space() == Space::file; }
 
+bool kernels_reach(const Tensor& tensor) {
+  const bool is_pinned = tensor.buffer()->space() == Space::pinned;
+  return !in_file(tensor) && !(is_pinned && tensor.device().traits().backend == Device::Type::hpu);
+}
+
+Tensor near_kernels(const Tensor& tensor) {
+  if (kernels_reach(tensor)) return tensor;
+  const Tensor near = Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device());
+  traced_copy(tensor, near);
+  return near;
+}
+
 Tensor in_memory(const Tensor& tensor) {
   if (!in_file(tensor)) return tensor;
   const Tensor memory =

@@ -32,6 +32,10 @@ void write_floats(const Tensor& to,
 /// time. On a meta device it is not called.
 void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume);
 
+/// False for bytes that the device's kernels cannot access: in a file, and pinned memory of an hpu.
+bool kernels_reach(const Tensor& tensor);
+/// The tensor itself or, if kernels cannot access it, a copy in the device's memory.
+Tensor near_kernels(const Tensor& tensor);
 /// True if the bytes are in Space::file, where kernels cannot access them.
 bool in_file(const Tensor& tensor);
 /// The tensor itself or, if it is in a file, a copy on the host.

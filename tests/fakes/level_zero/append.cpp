@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tests/fakes/level_zero/scheduler.h"
+#include "tests/fakes/level_zero/settings.h"
 
 // Commands other than kernels that are appended to command lists.
 namespace zg::test_driver {
@@ -18,17 +19,25 @@ ze_result_t append(ze_command_list_handle_t handle, Command command, ze_event_ha
   return submit(lock, *list, std::move(command));
 }
 
-/// Checks that the list's device may access all of the range. Host memory that was not allocated
-/// through Level Zero is not checked.
+/// Checks that the list's device may access all of the range. Chunks that lie side by side are one
+/// range only to their own device. Host memory that was not allocated through Level Zero is not
+/// checked.
 ze_result_t check_range(const CommandList& list, Range range, const char* what) {
   if (!range.begin) return refuse(ZE_RESULT_ERROR_INVALID_NULL_POINTER, "%s is null", what);
   const Allocation* const a = state().memory.find(range.begin);
   if (!a) return ZE_RESULT_SUCCESS;
+  const bool own = a->device && a->device == list.device;
   const size_t at = static_cast<size_t>(static_cast<const std::byte*>(range.begin) - a->begin);
-  if (range.bytes > a->bytes - at)
+  const Allocation* last = a;
+  while (own && last &&
+         range.bytes > static_cast<size_t>(last->begin - a->begin) + last->bytes - at) {
+    last = state().memory.find(last->begin + last->bytes);
+    if (last && last->device != a->device) last = nullptr;
+  }
+  if (!last || (!own && range.bytes > a->bytes - at))
     return refuse(ZE_RESULT_ERROR_INVALID_SIZE, "%s: %zu bytes from byte %zu of %zu on", what,
                   range.bytes, at, a->bytes);
-  if (a->device && a->device != list.device)
+  if (a->device && !own && !settings().peers)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                   "%s lies in the memory of %s, the list is of %s", what, a->device->name,
                   list.device->name);

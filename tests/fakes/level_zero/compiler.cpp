@@ -130,12 +130,14 @@ struct FileLock {
 };
 
 void compile(const fs::path& folder, std::span<const std::byte> spirv,
-             const std::vector<KernelSignature>& kernels, const std::string& library) {
+             const std::vector<KernelSignature>& kernels, bool rounded,
+             const std::string& library) {
   write_text(folder / "module.spv", {reinterpret_cast<const char*>(spirv.data()), spirv.size()});
   run_program(folder, {ZG_LLVM_SPIRV, "-r", "--spirv-target-env=CL2.0", folder / "module.spv", "-o",
                        folder / "module.bc"});
   run_program(folder, {ZG_LLVM_DIS, folder / "module.bc", "-o", folder / "module.ll"});
-  const std::string text = host_text_of_kernels(read_text(folder / "module.ll"), kernels);
+  std::string text = host_text_of_kernels(read_text(folder / "module.ll"), kernels);
+  if (!rounded) text = with_reciprocals(text);
   const std::string library_text = host_text(library);
   check_resolved(text, library_text);
   write_text(folder / "kernels.ll", text);
@@ -151,13 +153,14 @@ void compile(const fs::path& folder, std::span<const std::byte> spirv,
 }  // namespace
 
 std::vector<std::string> compiled_copies(std::span<const std::byte> spirv,
-                                         const std::vector<KernelSignature>& kernels,
+                                         const std::vector<KernelSignature>& kernels, bool rounded,
                                          unsigned copies) {
   const fs::path cache = settings().cache;
   fs::create_directories(cache);
   const std::string library = read_text(ZG_DRIVER_LIBRARY), hooks = read_text(ZG_DRIVER_HOOKS);
   std::string flags = "1";  // hashed with the module's text
   for (const char* flag : code_flags) flags += flag;
+  if (!rounded) flags += " by reciprocals";
   const std::string name =
       hash_of({{reinterpret_cast<const char*>(spirv.data()), spirv.size()}, library, hooks, flags});
   std::vector<std::string> files;
@@ -168,7 +171,7 @@ std::vector<std::string> compiled_copies(std::span<const std::byte> spirv,
   const FileLock lock(cache / (name + ".lock"));
   if (fs::exists(files.back())) return files;
   const TemporaryFolder folder(cache);
-  compile(folder.path, spirv, kernels, library);
+  compile(folder.path, spirv, kernels, rounded, library);
   for (const std::string& file : files) {
     fs::copy_file(folder.path / "module.so", folder.path / "copy.so",
                   fs::copy_options::overwrite_existing);

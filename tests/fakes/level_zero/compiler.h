@@ -12,7 +12,7 @@ namespace zg::test_driver {
 /// their paths. They are cached in a folder (settings().cache) under a hash of everything that they
 /// depend on, so a module is compiled once for any number of processes. Throws std::runtime_error.
 std::vector<std::string> compiled_copies(std::span<const std::byte> spirv,
-                                         const std::vector<KernelSignature>& kernels,
+                                         const std::vector<KernelSignature>& kernels, bool rounded,
                                          unsigned copies);
 
 }  // namespace zg::test_driver

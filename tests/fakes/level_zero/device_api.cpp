@@ -14,6 +14,15 @@ namespace {
 
 const uint8_t uuid[ZE_MAX_UUID_SIZE] = {'z', 'g', ' ', 't', 'e', 's', 't',
                                         ' ', 'd', 'r', 'i', 'v', 'e', 'r'};
+constexpr uint32_t vendor = 0x8086, model = 0x0bd5, revision = 0x2f;
+
+/// Intel's property of a module that says whether the device has DPAS.
+struct DotProducts {
+  ze_structure_type_t stype;
+  void* pNext;
+  uint32_t flags;
+};
+constexpr auto dot_products_type = static_cast<ze_structure_type_t>(0x00030013);
 
 int driver;  // its address is the handle
 
@@ -27,9 +36,11 @@ void clear(T* properties) {
 }
 
 ze_result_t init(ze_init_flags_t flags) {
-  // No device is a GPU or a VPU.
-  return flags & (ZE_INIT_FLAG_GPU_ONLY | ZE_INIT_FLAG_VPU_ONLY) ? ZE_RESULT_ERROR_UNINITIALIZED
-                                                                 : ZE_RESULT_SUCCESS;
+  // No device is a GPU or a VPU, unless the settings say so.
+  const bool none = settings().kind == "test" || settings().kind == "cpu";
+  return none && flags & (ZE_INIT_FLAG_GPU_ONLY | ZE_INIT_FLAG_VPU_ONLY)
+             ? ZE_RESULT_ERROR_UNINITIALIZED
+             : ZE_RESULT_SUCCESS;
 }
 
 ze_result_t driver_get(uint32_t* count, ze_driver_handle_t* handles) {
@@ -45,7 +56,7 @@ ze_result_t driver_api_version(ze_driver_handle_t, ze_api_version_t* version) {
 
 ze_result_t driver_properties(ze_driver_handle_t, ze_driver_properties_t* properties) {
   std::copy(std::begin(uuid), std::end(uuid), properties->uuid.id);
-  properties->driverVersion = 1;
+  properties->driverVersion = 1u << 24 | 3u << 16 | settings().version;
   return ZE_RESULT_SUCCESS;
 }
 
@@ -80,9 +91,17 @@ ze_result_t device_properties(ze_device_handle_t handle, ze_device_properties_t*
   if (!device) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   const bool in_cycles = properties->stype == ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2;
   clear(properties);
-  properties->type = ZE_DEVICE_TYPE_CPU;
-  properties->deviceId = static_cast<uint32_t>(device->index);
-  std::copy(std::begin(uuid), std::end(uuid), properties->uuid.id);
+  const std::string& kind = settings().kind;
+  properties->type =
+      kind == "integrated" || kind == "gpu" ? ZE_DEVICE_TYPE_GPU : ZE_DEVICE_TYPE_CPU;
+  if (kind == "integrated") properties->flags = ZE_DEVICE_PROPERTY_FLAG_INTEGRATED;
+  properties->vendorId = vendor;
+  properties->deviceId = model;
+  // As in Intel's driver: two bytes each of vendor, device and revision, then the place.
+  for (int i = 0; const uint32_t part : {vendor, model, revision}) {
+    properties->uuid.id[i++] = static_cast<uint8_t>(part);
+    properties->uuid.id[i++] = static_cast<uint8_t>(part >> 8);
+  }
   properties->uuid.id[ZE_MAX_DEVICE_UUID_SIZE - 1] = static_cast<uint8_t>(device->index);
   properties->coreClockRate = 1000;
   properties->maxMemAllocSize = settings().memory;
@@ -96,7 +115,8 @@ ze_result_t device_properties(ze_device_handle_t handle, ze_device_properties_t*
   properties->timestampValidBits = timestamp_bits;
   properties->kernelTimestampValidBits = kernel_timestamp_bits;
   std::snprintf(properties->name, sizeof properties->name,
-                "zerograd test driver (CPU), not an accelerator");
+                kind == "test" ? "zerograd test driver (CPU), not an accelerator"
+                               : ("a device of kind " + kind).c_str());
   return ZE_RESULT_SUCCESS;
 }
 
@@ -113,6 +133,9 @@ ze_result_t device_compute(ze_device_handle_t, ze_device_compute_properties_t* p
 
 ze_result_t device_module(ze_device_handle_t, ze_device_module_properties_t* properties) {
   clear(properties);
+  auto* const more = static_cast<DotProducts*>(properties->pNext);
+  if (more && more->stype == dot_products_type && settings().products != 3)
+    more->flags = settings().products ? 3 : 1;
   properties->spirvVersionSupported = ZE_MAKE_VERSION(1, 2);
   properties->fp32flags = ZE_DEVICE_FP_FLAG_DENORM | ZE_DEVICE_FP_FLAG_INF_NAN |
                           ZE_DEVICE_FP_FLAG_ROUND_TO_NEAREST | ZE_DEVICE_FP_FLAG_FMA;
@@ -123,14 +146,15 @@ ze_result_t device_module(ze_device_handle_t, ze_device_module_properties_t* pro
 
 ze_result_t device_queue_groups(ze_device_handle_t, uint32_t* count,
                                 ze_command_queue_group_properties_t* properties) {
-  if (*count && properties) {
-    clear(properties);
-    properties->flags =
-        ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE | ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY;
-    properties->maxMemoryFillPatternSize = 16;
-    properties->numQueues = 1;
+  // As many as the setting says: one that computes, and copy engines.
+  for (uint32_t i = 0; properties && i < std::min(*count, settings().groups); ++i) {
+    clear(properties + i);
+    properties[i].flags = ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY |
+                          (i ? 0u : uint32_t{ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE});
+    properties[i].maxMemoryFillPatternSize = 16;
+    properties[i].numQueues = 1;
   }
-  *count = 1;
+  *count = settings().groups;
   return ZE_RESULT_SUCCESS;
 }
 
@@ -148,7 +172,7 @@ ze_result_t device_memory(ze_device_handle_t, uint32_t* count,
 }
 
 ze_result_t device_can_access_peer(ze_device_handle_t a, ze_device_handle_t b, ze_bool_t* can) {
-  *can = a == b;
+  *can = a == b || settings().peers;
   return ZE_RESULT_SUCCESS;
 }
 

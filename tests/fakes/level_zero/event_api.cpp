@@ -1,6 +1,7 @@
 #include <level_zero/ze_ddi.h>
 
 #include "tests/fakes/level_zero/scheduler.h"
+#include "tests/fakes/level_zero/settings.h"
 #include "tests/fakes/level_zero/ticks.h"
 
 // Events and their pools.
@@ -82,6 +83,7 @@ ze_result_t event_synchronize(ze_event_handle_t handle, uint64_t timeout_ns) {
   Lock lock(state().mutex);
   Event* const event = visible(handle, "zeEventHostSynchronize");
   if (!event) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
+  if (settings().trace) report("the host waits for an event");
   return wait_until(
       lock, [event] { return event->signalled; }, timeout_ns, signalling(*event),
       "zeEventHostSynchronize");

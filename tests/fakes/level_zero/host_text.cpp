@@ -237,6 +237,25 @@ std::string host_text_of_kernels(std::string_view device_text,
   return text;
 }
 
+std::string with_reciprocals(std::string_view text) {
+  std::string changed;
+  for (const std::string_view line : lines_of(text)) {
+    const size_t divide = line.find(" = fdiv float "), comma = line.find(", ", divide);
+    if (divide == line.npos || comma == line.npos) {
+      changed += std::string(line) + "\n";
+      continue;
+    }
+    const std::string name(line.substr(0, divide));  // "  %5"
+    const std::string reciprocal = "%reciprocal." + name.substr(name.find('%') + 1);
+    const std::string_view a = line.substr(divide + 14, comma - divide - 14);
+    std::string_view b = line.substr(comma + 2);
+    b = b.substr(0, b.find(','));
+    changed += "  " + reciprocal + " = fdiv float 1.0, " + std::string(b) + "\n" + name +
+               " = fmul float " + std::string(a) + ", " + reciprocal + "\n";
+  }
+  return changed;
+}
+
 Functions functions_of(std::string_view text) {
   Functions found;
   for (const std::string_view line : lines_of(text)) {

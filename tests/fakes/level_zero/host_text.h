@@ -20,6 +20,10 @@ std::string host_text(std::string_view device_text);
 std::string host_text_of_kernels(std::string_view device_text,
                                  const std::vector<KernelSignature>& kernels);
 
+/// The text with each division of two floats as a product with a reciprocal, which is not always
+/// correctly rounded.
+std::string with_reciprocals(std::string_view text);
+
 /// Functions that a text declares and those that it defines.
 struct Functions {
   std::set<std::string> declared, defined;

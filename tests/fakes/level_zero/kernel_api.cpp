@@ -89,6 +89,11 @@ ze_result_t kernel_argument(ze_kernel_handle_t handle, uint32_t index, size_t by
     set.bytes.resize(bytes);
     if (value) {
       std::memcpy(set.bytes.data(), value, bytes);
+      constexpr void* none = nullptr;
+      if (argument.kind == ArgumentKind::global && !std::memcmp(value, &none, sizeof none))
+        return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                      "argument %u of %s: its value is a pointer that is null; expected no value",
+                      index, name);
     } else if (argument.kind == ArgumentKind::value) {
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "argument %u of %s: its value is at null",
                     index, name);
@@ -140,7 +145,12 @@ ze_result_t check_arguments(const Kernel& kernel, const CommandList& list,
     if (!a)
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                     "argument %zu of %s: %p is not memory of Level Zero", i, name, pointer);
-    if (a->device && a->device != list.device)
+    if (a->imported)
+      return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                    "argument %zu of %s: %p is imported memory of the process, which has another "
+                    "address on the device; only copies may use it",
+                    i, name, pointer);
+    if (a->device && a->device != list.device && !settings().peers)
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                     "argument %zu of %s: memory of %s, the list is of %s", i, name, a->device->name,
                     list.device->name);
@@ -166,6 +176,9 @@ ze_result_t append_kernel(ze_command_list_handle_t list_handle, ze_kernel_handle
   if (!kernel->group[0])
     return refuse(ZE_RESULT_ERROR_INVALID_GROUP_SIZE_DIMENSION,
                   "launch of %s without zeKernelSetGroupSize", name);
+  if (list->immediate && !list->immediate->computes)
+    return refuse(ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE,
+                  "launch of %s by a list of a copy engine", name);
   if (!groups->groupCountX || !groups->groupCountY || !groups->groupCountZ)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "launch of %s with no groups", name);
   if (kernel->module->device != list->device)

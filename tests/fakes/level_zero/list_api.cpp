@@ -2,6 +2,7 @@
 
 #include "tests/fakes/level_zero/append.h"
 #include "tests/fakes/level_zero/scheduler.h"
+#include "tests/fakes/level_zero/settings.h"
 
 // The functions of queues and command lists: zeCommandQueue*, zeCommandList*.
 namespace zg::test_driver {
@@ -11,15 +12,20 @@ Queue* make_queue(ze_device_handle_t device, const ze_command_queue_desc_t* desc
                   const char* function) {
   Device* const on = device_of(device, function);
   if (!on) return nullptr;
-  if (description->ordinal != 0) {
-    report("%s: expected queue group 0, got %u", function, description->ordinal);
+  constexpr ze_command_queue_flags_t explicit_only = 1, in_order = 2;  // spec 1.7
+  if (description->ordinal >= settings().groups) {
+    report("%s: there are %u queue groups, got %u", function, settings().groups,
+           description->ordinal);
     return nullptr;
   }
+  if (description->flags & ~(explicit_only | (settings().in_order ? in_order : 0))) return nullptr;
   State& s = state();
   ze_command_queue_handle_t handle;
   Queue* const queue = make_handle<Queue>(&handle);
   queue->device = on;
   queue->number = s.queues_made++;
+  queue->computes = description->ordinal == 0;
+  queue->in_order = description->flags & in_order;
   queue->synchronous = description->mode == ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS;
   s.queues.push_back(queue);
   return queue;

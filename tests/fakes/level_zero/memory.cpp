@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -103,9 +104,9 @@ std::byte* Memory::allocate(size_t bytes, size_t alignment, ze_memory_type_t typ
     return nullptr;
   }
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(first) + body - bytes) & ~(alignment - 1);
-  all_[begin] = {reinterpret_cast<std::byte*>(begin), bytes, type, device,
+  all_[begin] = {reinterpret_cast<std::byte*>(begin), bytes, type, device, false,
                  static_cast<std::byte*>(mapping),    mapped};
-  if (device && settings().strict && !is_open_) mprotect(first, body, PROT_NONE);
+  if (device && settings().strict && !is_open(device)) mprotect(first, body, PROT_NONE);
   return reinterpret_cast<std::byte*>(begin);
 }
 
@@ -115,13 +116,13 @@ void Memory::free(const Allocation& allocation) {
 }
 
 std::byte* Memory::reserve(size_t bytes) {
-  const size_t all = bytes + 2 * virtual_page;
+  const size_t all = bytes + 2 * large_page;
   void* const mapping =
       mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
   std::byte* const first = static_cast<std::byte*>(mapping);
   std::byte* const begin = reinterpret_cast<std::byte*>(
-      (reinterpret_cast<uintptr_t>(first) + virtual_page) & ~(virtual_page - 1));
+      (reinterpret_cast<uintptr_t>(first) + large_page) & ~(large_page - 1));
   // Keeps a guard page at each end and unmaps the bytes that the alignment does not need.
   if (begin - page > first) munmap(first, static_cast<size_t>(begin - page - first));
   munmap(begin + bytes + page, static_cast<size_t>(first + all - (begin + bytes + page)));
@@ -134,50 +135,32 @@ void Memory::free_reserved(std::byte* begin, size_t bytes) {
 
 bool Memory::map(std::byte* begin, size_t bytes, Device* device) {
   if (!fill_addresses(begin, bytes)) return false;
-  if (settings().strict && !is_open_) mprotect(begin, bytes, PROT_NONE);
-  add_range(begin, bytes, ZE_MEMORY_TYPE_DEVICE, device);
+  if (settings().strict && !is_open(device)) mprotect(begin, bytes, PROT_NONE);
+  add({begin, bytes, ZE_MEMORY_TYPE_DEVICE, device, false, begin - page, bytes + 2 * page});
   return true;
 }
 
 bool Memory::unmap(std::byte* begin, size_t bytes) {
-  return remove_range(begin, bytes) && empty_addresses(begin, bytes);
+  return remove(begin, bytes) && empty_addresses(begin, bytes);
 }
 
 void Memory::import_host(std::byte* begin, size_t bytes) {
-  add_range(begin, bytes, ZE_MEMORY_TYPE_HOST, nullptr);
+  add({begin, bytes, ZE_MEMORY_TYPE_HOST, nullptr, true, begin - page, bytes + 2 * page});
 }
 
-bool Memory::release(std::byte* begin, size_t bytes) { return remove_range(begin, bytes); }
+bool Memory::release(std::byte* begin, size_t bytes) { return remove(begin, bytes); }
 
-/// Adds a range; if a range of the same kind ends where it begins, extends that one.
-void Memory::add_range(std::byte* begin, size_t bytes, ze_memory_type_t type, Device* device) {
-  Allocation made{begin, bytes, type, device, begin - page, bytes + 2 * page};
-  const Allocation* const before = find(begin - 1);
-  if (before && before->type == type && before->device == device &&
-      before->begin + before->bytes == begin) {
-    made.begin = before->begin;
-    made.mapping = before->mapping;
-    made.bytes += before->bytes;
-    made.mapped += before->bytes;
-  }
-  add(made);
-}
-
-/// Removes a range. The parts of the allocation before and after it stay as allocations of their
-/// own.
-bool Memory::remove_range(std::byte* begin, size_t bytes) {
+bool Memory::remove(std::byte* begin, size_t bytes) {
   const Allocation* const found = find(begin);
-  if (!found || found->begin + found->bytes < begin + bytes) return false;
-  const Allocation whole = *found;
-  all_.erase(reinterpret_cast<uintptr_t>(whole.begin));
-  const auto keep = [&](std::byte* first, std::byte* last) {
-    if (first == last) return;
-    const auto left = static_cast<size_t>(last - first);
-    add({first, left, whole.type, whole.device, first - page, left + 2 * page});
-  };
-  keep(whole.begin, begin);
-  keep(begin + bytes, whole.begin + whole.bytes);
+  if (!found || found->begin != begin || found->bytes != bytes) return false;
+  all_.erase(reinterpret_cast<uintptr_t>(begin));
   return true;
+}
+
+size_t Memory::page_of(size_t bytes) {
+  constexpr size_t huge = size_t{8} << 30;
+  if (bytes >= huge && std::has_single_bit(bytes)) return bytes;
+  return bytes >= large_page ? large_page : size_t{64} << 10;
 }
 
 const Allocation* Memory::find(const void* p) const {
@@ -188,6 +171,7 @@ const Allocation* Memory::find(const void* p) const {
 }
 
 const Allocation* Memory::find_near(const void* p) const {
+  if (const Allocation* const a = find(p)) return a;
   for (const auto& [begin, a] : all_) {
     if (p >= a.mapping && p < a.mapping + a.mapped) return &a;
   }
@@ -200,26 +184,46 @@ const Allocation* Memory::find_touched() const {
     return std::memcmp(begin, untouched.data(), static_cast<size_t>(end - begin)) != 0;
   };
   for (const auto& [begin, a] : all_) {
+    if (a.device && !is_open(a.device)) continue;
     if (touched(a.mapping + page, a.begin)) return &a;
     if (touched(a.begin + a.bytes, a.mapping + a.mapped - page)) return &a;
   }
   return nullptr;
 }
 
-void Memory::open() {
-  if (is_open_ || !settings().strict) return;
-  is_open_ = true;
-  for (const auto& [begin, a] : all_) {
-    if (a.device) mprotect(a.mapping + page, a.mapped - 2 * page, PROT_READ | PROT_WRITE);
+bool Memory::is_open(const Device* device) const {
+  return open_ && (open_ == device || !settings().peers);
+}
+
+void Memory::open(const Device* device, const std::vector<const void*>& places) {
+  if (!settings().strict) return;
+  const auto make_accessible = [](const Allocation& a) {
+    mprotect(a.mapping + page, a.mapped - 2 * page, PROT_READ | PROT_WRITE);
+  };
+  if (!is_open(device)) {
+    close();
+    open_ = device;
+    for (const auto& [begin, a] : all_)
+      if (a.device && is_open(a.device)) make_accessible(a);
   }
+  for (const void* place : places)
+    if (const Allocation* const a = find(place); a && a->device && !is_open(a->device)) {
+      make_accessible(*a);
+      opened_places_.push_back(place);
+    }
 }
 
 void Memory::close() {
-  if (!is_open_) return;
-  is_open_ = false;
-  for (const auto& [begin, a] : all_) {
-    if (a.device) mprotect(a.mapping + page, a.mapped - 2 * page, PROT_NONE);
-  }
+  if (!open_) return;
+  const auto make_inaccessible = [](const Allocation& a) {
+    mprotect(a.mapping + page, a.mapped - 2 * page, PROT_NONE);
+  };
+  for (const auto& [begin, a] : all_)
+    if (a.device && is_open(a.device)) make_inaccessible(a);
+  for (const void* place : opened_places_)
+    if (const Allocation* const a = find(place)) make_inaccessible(*a);
+  opened_places_.clear();
+  open_ = nullptr;
 }
 
 void explain_faults(const Memory& memory) {

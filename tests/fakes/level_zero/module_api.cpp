@@ -1,9 +1,11 @@
 #include <level_zero/ze_ddi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <span>
 #include <stdexcept>
+#include <thread>
 
 #include "tests/fakes/level_zero/scheduler.h"
 #include "tests/fakes/level_zero/settings.h"
@@ -58,6 +60,18 @@ void check(const SpirvModule& contents) {
   }
 }
 
+/// A build from SPIR-V takes the time of the settings.
+void take_time() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(settings().build_ms));
+  static int began = 0;
+  Lock lock(state().mutex);
+  ++began;
+  state().changed.notify_all();
+  if (!state().changed.wait_for(lock, std::chrono::milliseconds(settings().patience_ms),
+                                [] { return began >= settings().builds_meet; }))
+    report("zeModuleCreate: %d of %d builds run at the same time", began, settings().builds_meet);
+}
+
 ze_result_t build(Module& module, const ze_module_desc_t& description, std::string& log) {
   const bool native = description.format == ZE_MODULE_FORMAT_NATIVE;
   try {
@@ -67,7 +81,12 @@ ze_result_t build(Module& module, const ze_module_desc_t& description, std::stri
     check(module.contents);
     module.unlinked = lacks(module.contents);
     if (module.unlinked.empty()) {
-      module.program = std::make_shared<const Program>(module.spirv, module.contents.kernels);
+      const std::string_view flags(description.pBuildFlags ? description.pBuildFlags : "");
+      const bool rounded = settings().rounded_divide &&
+                           flags.find("-cl-fp32-correctly-rounded-divide-sqrt") != flags.npos;
+      module.program =
+          std::make_shared<const Program>(module.spirv, module.contents.kernels, rounded);
+      if (!native) take_time();
     } else {
       log = "undefined reference to " + module.unlinked;
     }

@@ -22,6 +22,7 @@ struct Device {
   int index = 0;
   char name[64] = {};  ///< "device 0", for messages
   size_t allocated = 0;
+  int chunks = 0;  ///< mapped at reserved addresses so far
 };
 
 struct Context {};
@@ -71,6 +72,8 @@ struct Queue {
   Device* device = nullptr;
   uint64_t number = 0;  ///< in order of creation
   bool synchronous = false;
+  bool computes = true;   ///< false: a copy engine
+  bool in_order = false;  ///< commands run in the order in which they were appended
   std::deque<Command> commands;
 };
 

@@ -19,11 +19,12 @@ T symbol(void* library, const std::string& name) {
 
 }  // namespace
 
-Program::Program(std::span<const std::byte> spirv, const std::vector<KernelSignature>& kernels) {
+Program::Program(std::span<const std::byte> spirv, const std::vector<KernelSignature>& kernels,
+                 bool rounded) {
   // Modules with the same code share their libraries, so only one Program at a time loads them.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  const std::vector<std::string> files = compiled_copies(spirv, kernels, copies);
+  const std::vector<std::string> files = compiled_copies(spirv, kernels, rounded, copies);
   for (unsigned i = 0; i < copies; ++i) {
     Copy& copy = copies_[i];
     copy.library = dlopen(files[i].c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -24,9 +24,11 @@ class Program {
     void (*poison)() = nullptr;
   };
 
-  /// Compiles the module, or loads what an earlier process compiled from the same bytes. Throws
+  /// Compiles the module, or loads what an earlier process compiled from the same bytes. Unless
+  /// `rounded`, divisions of floats are products with a reciprocal. Throws
   /// std::runtime_error with the messages of the compiler.
-  Program(std::span<const std::byte> spirv, const std::vector<KernelSignature>& kernels);
+  Program(std::span<const std::byte> spirv, const std::vector<KernelSignature>& kernels,
+          bool rounded);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;

@@ -28,7 +28,7 @@ void candidates_of(Queue& queue, std::vector<Candidate>& all) {
     const Command& command = queue.commands[i];
     const bool first = command.order != Command::Order::barrier || i == 0;
     if (first && may_run(command)) all.push_back({&queue, i});
-    if (command.order != Command::Order::none) return;
+    if (queue.in_order || command.order != Command::Order::none) return;
   }
 }
 
@@ -61,7 +61,9 @@ void run(Lock& lock, const Candidate& candidate) {
   const uint64_t start_ns = now_ns();
   if (command.work) {
     s.running = true;
-    s.memory.open();
+    std::vector<const void*> places;
+    for (const Range& range : command.memory) places.push_back(range.begin);
+    s.memory.open(candidate.queue->device, places);
     lock.unlock();
     error = command.work();
     lock.lock();
@@ -71,6 +73,7 @@ void run(Lock& lock, const Candidate& candidate) {
     if (touched)
       error = "wrote just before or after an allocation of " + std::to_string(touched->bytes) +
               " bytes on " + (touched->device ? touched->device->name : "the host");
+    if (settings().peers) s.memory.close();  // what the command named of other devices
   }
   if (!error.empty()) {
     report("%s: %s", command.what.c_str(), error.c_str());

@@ -34,8 +34,15 @@ Settings from_environment() {
   number("DEVICES", read.devices);
   number("MEMORY", read.memory);
   number("DPAS", read.products);
+  if (const char* kind = variable("KIND")) read.kind = kind;
+  number("VERSION", read.version);
+  number("GROUPS", read.groups);
+  number("IN_ORDER", read.in_order);
+  number("BUILD_MS", read.build_ms);
+  number("BUILDS_MEET", read.builds_meet);
   number("ROUNDED", read.rounded_divide);
   number("IMPORT", read.imports);
+  number("PEERS", read.peers);
   number("STRICT", read.strict);
   number("CHAOS", read.chaos);
   number("AT_ONCE", read.at_once);

@@ -38,8 +38,8 @@ const Command* command_in(const std::byte* begin, size_t bytes) {
 }
 
 bool is_aligned(const void* begin, size_t bytes) {
-  return reinterpret_cast<uintptr_t>(begin) % Memory::virtual_page == 0 &&
-         bytes % Memory::virtual_page == 0;
+  const size_t page = Memory::page_of(bytes);
+  return reinterpret_cast<uintptr_t>(begin) % page == 0 && bytes % page == 0;
 }
 
 ze_result_t reserve(ze_context_handle_t, const void*, size_t bytes, void** begin) {
@@ -70,8 +70,8 @@ ze_result_t free_range(ze_context_handle_t, const void* pointer, size_t bytes) {
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t page_size(ze_context_handle_t, ze_device_handle_t, size_t, size_t* bytes) {
-  *bytes = Memory::virtual_page;
+ze_result_t page_size(ze_context_handle_t, ze_device_handle_t, size_t wanted, size_t* bytes) {
+  *bytes = Memory::page_of(wanted);
   return ZE_RESULT_SUCCESS;
 }
 
@@ -109,15 +109,20 @@ ze_result_t map(ze_context_handle_t, const void* pointer, size_t bytes,
   if (!memory) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   auto* const begin = static_cast<std::byte*>(const_cast<void*>(pointer));
   Addresses& addresses = Addresses::all();
-  if (!is_aligned(begin, bytes) || offset != 0 || bytes != memory->bytes || memory->mapped ||
-      !addresses.holds(begin, bytes) || state().memory.find(begin) ||
-      access != ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE)
+  if (!is_aligned(begin, bytes))
+    return refuse(ZE_RESULT_ERROR_UNSUPPORTED_ALIGNMENT,
+                  "zeVirtualMemMap: %p, %zu bytes: expected multiples of %zu", pointer, bytes,
+                  Memory::page_of(bytes));
+  if (offset != 0 || bytes != memory->bytes || memory->mapped || !addresses.holds(begin, bytes) ||
+      state().memory.find(begin) || access != ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                   "zeVirtualMemMap: %p, %zu bytes: not reserved, in use, or not the whole memory",
                   pointer, bytes);
   if (!state().memory.map(begin, bytes, memory->device)) return ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY;
   addresses.mapped[begin] = memory;
   ++memory->mapped;
+  if (settings().trace)
+    report("%s: chunk %d, %zu bytes", memory->device->name, ++memory->device->chunks, bytes);
   return ZE_RESULT_SUCCESS;
 }
 
