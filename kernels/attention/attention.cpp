@@ -162,14 +162,18 @@ std::string sizes(const AttentionForward& a) { return sizes_of(a.shape); }
 std::string sizes(const AttentionBackward& a) { return sizes_of(a.shape); }
 
 int64_t visible_pairs(const AttentionShape& s) {
-  int64_t pairs = 0;
-  for (int64_t t = 0; t < s.T; ++t) {
-    const int64_t end = s.causal ? std::min(t + s.offset + 1, s.keys) : s.keys;
-    const int64_t begin =
-        s.window > 0 ? std::max<int64_t>(t + s.offset + 1 - s.window, 0) : int64_t{0};
-    pairs += std::max<int64_t>(end - begin, 0);
-  }
-  return pairs;
+  // The sum of min(x, keys) for x from 1 to `last`.
+  const auto sum_to = [&](int64_t last) {
+    const int64_t rising = std::clamp<int64_t>(last, 0, s.keys);
+    return rising * (rising + 1) / 2 + std::max<int64_t>(last - s.keys, 0) * s.keys;
+  };
+  // The same for T numbers from `first`; those below 1 add nothing.
+  const auto sum_from = [&](int64_t first) { return sum_to(first + s.T - 1) - sum_to(first - 1); };
+  // Query t sees the keys before t + offset + 1, or all, except those before t + offset + 1 -
+  // window.
+  const int64_t first = s.offset + 1;
+  return (s.causal ? sum_from(first) : s.T * s.keys) -
+         (s.window > 0 ? sum_from(first - s.window) : int64_t{0});
 }
 
 namespace {

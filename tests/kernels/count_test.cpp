@@ -160,6 +160,32 @@ TEST_CASE("counted attention has the products of the pairs that are not masked")
   CHECK(visible_pairs(forward.shape) == 2 * T - 1);
 }
 
+TEST_CASE("pairs of attention are counted by a formula, which equals the count of each query") {
+  for (const bool causal : {false, true})
+    for (const int64_t T : {0, 1, 5, 9})
+      for (const int64_t keys : {0, 1, 5, 12})
+        for (const int64_t offset : {-7, -1, 0, 3, 20})
+          for (const int64_t window : {0, 1, 4, 30}) {
+            int64_t pairs = 0;
+            for (int64_t t = 0; t < T; ++t)
+              for (int64_t key = 0; key < keys; ++key) {
+                const int64_t before = t + offset - key;
+                pairs += (!causal || before >= 0) && (window == 0 || before < window) ? 1 : 0;
+              }
+            CAPTURE(T);
+            CAPTURE(keys);
+            CAPTURE(offset);
+            CAPTURE(window);
+            CHECK(
+                visible_pairs(
+                    {.T = T, .keys = keys, .offset = offset, .causal = causal, .window = window}) ==
+                pairs);
+          }
+  // A loop over these queries would take an hour.
+  constexpr int64_t many = int64_t{1} << 42;
+  CHECK(visible_pairs({.T = many, .keys = 2, .causal = true}) == 2 * many - 1);
+}
+
 TEST_CASE(
     "an operand that is read and written counts twice, and a tensor that is two operands counts "
     "once") {
