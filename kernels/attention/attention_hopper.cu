@@ -226,7 +226,7 @@ void run(const AttentionCall& call, Stream& stream) {
                         map_of(call.v, s.v, s.keys)};
   launch(forward_work("hopper_forward", dtype_of<T>, call), forward<T, width, extras>,
          {blocks_for(s.B * s.H * blocks_per_head, 1), dim3(hopper_threads),
-          SharedLayout<width>::bytes},
+          SharedLayout<width>::bytes, hopper_registers},
          stream, call, blocks_per_head, maps, fault_place(stream));
 }
 

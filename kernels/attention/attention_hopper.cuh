@@ -15,6 +15,7 @@ namespace zg::cuda {
 
 inline constexpr int hopper_consumers = 2, rows_per_consumer = 64;  // the rows of a wgmma product
 inline constexpr int hopper_threads = warpgroup_threads * (1 + hopper_consumers);
+inline constexpr int hopper_registers = 168;  // of a thread at its start: 65536 / 384, in eights
 inline constexpr int hopper_block_rows = rows_per_consumer * hopper_consumers;
 inline constexpr int consumer_warps = hopper_consumers * warpgroup_threads / lanes;
 

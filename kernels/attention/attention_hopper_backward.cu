@@ -397,7 +397,9 @@ void run(const AttentionCall& call, Stream& stream) {
   const auto start = [&](const Work& work, auto kernel, int64_t tokens, size_t shared,
                          const TensorMaps& maps) {
     const int64_t blocks_per_head = (tokens + hopper_block_rows - 1) / hopper_block_rows;
-    launch(work, kernel, {blocks_for(s.B * s.H * blocks_per_head, 1), dim3(hopper_threads), shared},
+    launch(work, kernel,
+           {blocks_for(s.B * s.H * blocks_per_head, 1), dim3(hopper_threads), shared,
+            hopper_registers},
            stream, call, blocks_per_head, maps, fault_place(stream));
   };
   start(backward_queries_work("hopper_backward_queries", dtype_of<T>, call),

@@ -12,6 +12,7 @@ namespace zg::cuda {
 struct Grid {
   dim3 blocks, threads;
   size_t shared = 0;
+  int registers = 0;  ///< of a thread, in a kernel with setmaxnreg; see load_kernel()
 };
 
 /// The count of a launch: the fields of LaunchRow. Errors name the op.
@@ -76,10 +77,11 @@ void launch(const Work& work, void (*kernel)(Parameters...), const Grid& grid, S
     add(*counter, work, blocks);
   if (stream.type() == Device::Type::meta) return;
   const OnDevice on(stream.device().index());
-  load_kernel(reinterpret_cast<const void*>(kernel), stream.device().index());
+  const size_t own_arrays = load_kernel(reinterpret_cast<const void*>(kernel),
+                                        stream.device().index(), work.op, grid.registers);
   if (blocks == 0) return;
   constexpr size_t granted = 48 << 10;  // from here on the kernel needs an attribute
-  if (grid.shared >= granted)
+  if (grid.shared + own_arrays >= granted)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared)),
           work.op);

@@ -64,8 +64,11 @@ Fault* fault_place(const Stream& stream);
 
 /// Loads the code of a kernel onto the current device, the index-th, unless it is loaded already.
 /// Without this the first launch loads the code. The driver may then wait until the device is idle,
-/// which can be a deadlock while a collective runs (collective_gate.h).
-ZG_API void load_kernel(const void* kernel, int index);
+/// which can be a deadlock while a collective runs (collective_gate.h). Returns the bytes of the
+/// kernel's own arrays in shared memory. `registers`: the number for each thread, or 0: any. A
+/// kernel that moves registers between its warps (setmaxnreg) would wait forever for registers if
+/// the compiler had chosen another number; throws DeviceError, which names `op`.
+ZG_API size_t load_kernel(const void* kernel, int index, const char* op, int registers = 0);
 
 /// The number of hardware connections of a device. CUDA distributes its streams over them.
 /// CUDA_DEVICE_MAX_CONNECTIONS is set to the maximum, 32, before the first context is created,

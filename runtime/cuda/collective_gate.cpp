@@ -2,13 +2,14 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <mutex>
-#include <set>
 #include <shared_mutex>
 #include <utility>
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/cuda/api.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
 namespace {
@@ -73,21 +74,30 @@ QuietProcess::~QuietProcess() {
   if (counts_) leave(&Gate::quiet);
 }
 
-void load_kernel(const void* kernel, int index) {
+size_t load_kernel(const void* kernel, int index, const char* op, int registers) {
   struct Loaded {
     std::shared_mutex mutex;
-    std::set<std::pair<const void*, int>> kernels;  // with the device
+    std::map<std::pair<const void*, int>, size_t> kernels;  // with the device: bytes
   };
   static Loaded& loaded = *new Loaded;
   {
     const std::shared_lock lock(loaded.mutex);
-    if (loaded.kernels.contains({kernel, index})) return;
+    const auto found = loaded.kernels.find({kernel, index});
+    if (found != loaded.kernels.end()) return found->second;
   }
   const QuietProcess quiet;
   cudaFuncAttributes attributes;  // asking for them loads the kernel
   check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  if (registers > 0 && attributes.numRegs != registers)
+    raise<DeviceError>(
+        "{}: its kernel was compiled to {} registers a thread; expected {}, which its warps divide "
+        "anew (setmaxnreg) and would wait for without end; compile it for sm_90a with "
+        "optimisation, "
+        "by the nvcc that kernels/cuda/registers.md names",
+        op, attributes.numRegs, registers);
   const std::lock_guard lock(loaded.mutex);
-  loaded.kernels.insert({kernel, index});
+  loaded.kernels[{kernel, index}] = attributes.sharedSizeBytes;
+  return attributes.sharedSizeBytes;
 }
 
 }  // namespace zg::cuda

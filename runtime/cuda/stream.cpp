@@ -147,7 +147,13 @@ class EventMark final : public StreamMark {
     check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
     check(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
-  ~EventMark() override { cudaEventDestroy(event_); }
+  ~EventMark() override {
+    try {
+      const OnDevice on(index_);  // else the call may create a context on device 0
+      cudaEventDestroy(event_);
+    } catch (const DeviceError&) {  // the process ends with the failed device
+    }
+  }
   EventMark(const EventMark&) = delete;
   EventMark& operator=(const EventMark&) = delete;
 

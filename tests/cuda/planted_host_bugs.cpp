@@ -16,6 +16,7 @@
 #include "tests/fakes/cuda/queues.h"
 #include "zerograd/kernels/cuda/launch.h"
 #include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/cuda/stream.h"
 #include "zerograd/runtime/tensor.h"
 
 namespace {
@@ -106,6 +107,32 @@ void launch_that_is_refused(const cuda::Grid& grid) {
   const cuda::OnDevice on(0);
   launch_raw(write_one, grid, cuda::handle(device.compute()), out.data<float>());
   expect(cudaGetLastError(), "planted");
+  std::printf("not refused\n");
+}
+
+/// A kernel to which a compiler gave other registers or arrays.
+void launch_with_attributes(const cudaFuncAttributes& attributes, const cuda::Grid& grid) {
+  const void* const kernel = reinterpret_cast<const void*>(write_one);
+  emulator::set_attributes(kernel, attributes);
+  launch_that_is_refused(grid);
+}
+
+/// launch() grants shared memory for both a kernel's own arrays and dynamic memory, 48.5 KiB.
+void launch_grants_shared_memory() {
+  const Device device = Device::cuda();
+  const Tensor out = Tensor::zeros({32}, DType::f32, device);
+  cuda::launch("planted", write_one, {dim3(1), dim3(32), 48640}, device.compute(),
+               out.data<float>());
+  std::printf("the kernel wrote %g\n", static_cast<double>(out.to_host<float>()[0]));
+}
+
+/// A kernel whose warps would wait forever for registers.
+void other_registers_than_setmaxnreg_needs() {
+  const Device device = Device::cuda();
+  const Tensor out = Tensor::zeros({32}, DType::f32, device);
+  emulator::set_attributes(reinterpret_cast<const void*>(write_one), {160, 0});
+  cuda::launch("planted", write_one, {dim3(1), dim3(32), 0, 168}, device.compute(),
+               out.data<float>());
 }
 
 struct Large {
@@ -279,7 +306,7 @@ void use(const Device& device) {
   const Tensor zeros = Tensor::zeros({3 << 20}, DType::f32, device);
   const Tensor pinned = Tensor::empty({3 << 20}, DType::f32, device, Space::pinned);
   copy(x, pinned, device.compute());
-  device.compute().synchronize();
+  cuda::mark(device.compute())->wait();
 }
 
 /// A rank on device 2 that is a process of its own.
@@ -309,6 +336,17 @@ int main(int count, char** arguments) {
       {"span_over_two_registrations", span_over_two_registrations},
       {"wrong_current_device", wrong_current_device},
       {"shared_memory_without_opt_in", refused({dim3(1), dim3(32), 49 << 10})},
+      {"shared_memory_beside_arrays", refused({dim3(1), dim3(32), 48640})},
+      {"registers_beyond_a_block",
+       [] {
+         launch_with_attributes({200, 0}, {dim3(1), dim3(352)});
+       }},
+      {"registers_of_a_block",
+       [] {
+         launch_with_attributes({200, 0}, {dim3(1), dim3(320)});
+       }},
+      {"launch_grants_shared_memory", launch_grants_shared_memory},
+      {"other_registers_than_setmaxnreg_needs", other_registers_than_setmaxnreg_needs},
       {"grid_too_high", refused({dim3(1, 65536), dim3(32)})},
       {"grid_too_deep", refused({dim3(1, 1, 65536), dim3(32)})},
       {"grid_too_wide", refused({dim3(0x80000000u), dim3(32)})},

@@ -261,8 +261,10 @@ void steps_of_functions() {
               farthest([](float x) { return erff(x); }, [](double x) { return std::erf(x); }));
   std::printf("log1p %d, ",
               farthest([](float x) { return log1pf(x); }, [](double x) { return std::log1p(x); }));
-  std::printf("pow %d\n", farthest([](float x) { return powf(x, 1.5f); },
+  std::printf("pow %d, ", farthest([](float x) { return powf(x, 1.5f); },
                                    [](double x) { return std::pow(x, 1.5); }));
+  std::printf("quotient %d\n", farthest([](float x) { return __fdividef(1.5f, x); },
+                                        [](double x) { return 1.5 / x; }));
 }
 
 /// Prints the sum of 2^24, -2^24, 2^24, ..., with odd numbers between them, as mma.sync adds it.

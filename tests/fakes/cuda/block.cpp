@@ -209,9 +209,7 @@ void run_block(Block& block) {
   block.boxes.clear();
   block.barriers_in_memory.clear();
   block.async_view.clear();
-  // As nvcc bounds registers for __launch_bounds__(threads), which setmaxnreg needs.
-  const auto each = registers_of_block / static_cast<unsigned>(block.threads.size()) / 8 * 8;
-  for (Warpgroup& group : block.groups) group.registers = std::min(each, most_registers);
+  for (Warpgroup& group : block.groups) group.registers = block.registers;
   block.free_registers = 0;
   release(&block);
   change_to(pick(block, block.live - 1));
@@ -346,7 +344,7 @@ void finish_copies(unsigned newer_groups) {
 void set_schedule(uint64_t seed) { schedule_seed = seed; }
 
 bool run_grid(const char* kernel, Extent grid, Extent extent, size_t shared_bytes,
-              const std::function<void()>& body) {
+              const std::function<void()>& body, int registers) {
 #ifdef __SANITIZE_ADDRESS__
   static std::mutex one_at_a_time;  // __shared__ arrays are plain statics here
   const std::lock_guard lock(one_at_a_time);
@@ -371,6 +369,10 @@ bool run_grid(const char* kernel, Extent grid, Extent extent, size_t shared_byte
   block.shared = reinterpret_cast<std::byte*>((address + shared_alignment - 1) / shared_alignment *
                                               shared_alignment);
   block.shared_bytes = shared_bytes;
+  // As nvcc bounds registers for __launch_bounds__(threads), which setmaxnreg needs.
+  const auto bound = registers_of_block / static_cast<unsigned>(threads) / 8 * 8;
+  block.registers =
+      registers > 0 ? static_cast<unsigned>(registers) : std::min(bound, most_registers);
   block.body = body;
 #ifdef __SANITIZE_ADDRESS__
   std::byte* const behind = block.shared + shared_bytes;

@@ -124,7 +124,7 @@ struct Block {
   std::vector<PendingBox> boxes;
   std::vector<KnownBarrier> barriers_in_memory;
   std::vector<std::byte> async_view;  ///< shared memory as TMA and wgmma see it; empty: not needed
-  unsigned free_registers = 0;
+  unsigned registers = 0, free_registers = 0;  ///< of a thread at its start; of no warpgroup
   std::function<void()> body;
   char end = 0;  // an address for ThreadSanitizer: the end of the block
 };
@@ -160,8 +160,9 @@ void finish_copies(unsigned newer_groups);
 /// which the order is the usual one if it is 0 too.
 void set_schedule(uint64_t seed);
 
-/// False: the kernel has executed __trap(), and some of its blocks have not run.
+/// False: the kernel has executed __trap(), and some of its blocks have not run. `registers`: of a
+/// thread at its start; 0: the most that the block allows.
 bool run_grid(const char* kernel, Extent grid, Extent block, size_t shared_bytes,
-              const std::function<void()>& body);
+              const std::function<void()>& body, int registers = 0);
 
 }  // namespace zg::emulator

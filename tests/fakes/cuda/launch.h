@@ -69,10 +69,14 @@ void launch(const char* name, void (*kernel)(Parameters...), Extent grid, Extent
   launch(launched, stream, [kernel, arguments] { std::apply(kernel, arguments); });
 }
 
+/// Sets the registers a thread and the bytes of its own shared arrays that a compiler would choose
+/// for a kernel. By default a kernel has 168 registers, fewer where a block has more than 384
+/// threads, and 1 KiB.
+void set_attributes(const void* kernel, const cudaFuncAttributes& attributes);
 /// The devices on which this process has created a context, in rising order: "0 2".
 std::string contexts();
-/// The next call of this name returns the error: "cuMemCreate", "cudaHostRegister". Only some calls
-/// ask.
+/// The next call of this name returns the error: "cuMemCreate", "cudaHostRegister",
+/// "cublasLtMatmul". Only some calls ask.
 void plant_failure(const std::string& call, int error);
 /// The device of the thread's current context fails: all later calls return the error.
 void plant_sticky_error(cudaError_t error);

@@ -45,6 +45,8 @@ T by_the_library(Function function, T x, T y) {
       return std::log1p(x);
     case Function::reciprocal_root:
       return T{1} / std::sqrt(x);
+    case Function::quotient:
+      return x / y;
     default:
       return std::exp2(x);
   }

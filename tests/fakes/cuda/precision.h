@@ -14,7 +14,8 @@ uint64_t mixed(uint64_t a, uint64_t b);
 
 /// A function with its largest error: the result is so many steps at most from the correctly
 /// rounded one. CUDA C++ Programming Guide, "Mathematical Functions", table of single-precision
-/// functions; PTX ISA, ex2.approx.ftz.f32 (power_of_two).
+/// functions, and __fdividef for a divisor of 2^-126 to 2^126; PTX ISA, ex2.approx.ftz.f32
+/// (power_of_two).
 enum class Function : uint8_t {
   exp,
   expm1,
@@ -25,7 +26,8 @@ enum class Function : uint8_t {
   reciprocal_root,
   power_of_two,
   erf,
-  log1p
+  log1p,
+  quotient
 };
 constexpr int largest_error(Function function) {
   switch (function) {
@@ -38,13 +40,14 @@ constexpr int largest_error(Function function) {
     case Function::erf:
     case Function::reciprocal_root:
     case Function::power_of_two:
+    case Function::quotient:
       return 2;
     default:
       return 4;
   }
 }
 
-/// f(x), or x^y. With seed 0 it is what the host's library returns. Results that are 0 or not
+/// f(x), x^y or x / y. With seed 0 it is what the host's library returns. Results that are 0 or not
 /// finite, and those for x of 0 or infinity, are documented and stay.
 float evaluate(Function function, float x, float y = 0.0f);
 

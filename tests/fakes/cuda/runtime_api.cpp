@@ -31,9 +31,11 @@ constexpr size_t most_parameters = 4096;  // bytes
 constexpr unsigned most_rows = 65535;     // of a grid: y and z
 constexpr unsigned most_columns = 0x7fffffff;
 
-/// Dynamic shared memory that kernels were granted, by device.
+/// Dynamic shared memory that kernels were granted, by device, and planted attributes.
 std::mutex grants_mutex;
 std::map<std::pair<int, const void*>, size_t> grants;
+std::map<const void*, cudaFuncAttributes> planted_attributes;
+constexpr cudaFuncAttributes usual_attributes = {.numRegs = 168, .sharedSizeBytes = 1024};
 
 /// Loads a kernel at its first use on a device. The driver may wait for the device's work then.
 void load(int device, const void* function) {
@@ -46,10 +48,27 @@ void load(int device, const void* function) {
   const SerialisedCall call("the loading of a kernel", device);
 }
 
-size_t granted(int device, const void* function) {
+/// Null: those of a kernel whose __launch_bounds__ are the block's threads.
+const cudaFuncAttributes* attributes_of(const void* function) {
   const std::lock_guard lock(grants_mutex);
-  const auto found = grants.find({device, function});
-  return found == grants.end() ? granted_shared : std::max(granted_shared, found->second);
+  const auto found = planted_attributes.find(function);
+  return found == planted_attributes.end() ? nullptr : &found->second;
+}
+
+/// Whether a block may have that much dynamic shared memory, beside the kernel's own arrays.
+bool grants_shared(const Launch& launch, int device, size_t own_arrays) {
+  const std::lock_guard lock(grants_mutex);
+  const auto found = grants.find({device, launch.function});
+  return launch.shared_bytes + own_arrays <= granted_shared ||
+         (found != grants.end() && launch.shared_bytes <= found->second);
+}
+
+/// The registers of a block: each warp has those of its 32 threads, in units of 256.
+bool fits_registers(uint64_t threads, int registers) {
+  constexpr uint64_t most = 65536, lanes = 32, unit = 8;
+  return (threads + lanes - 1) / lanes * lanes *
+             ((static_cast<uint64_t>(registers) + unit - 1) / unit * unit) <=
+         most;
 }
 
 cudaError_t error_of(const Launch& launch, int device, int stream_device) {
@@ -62,7 +81,9 @@ cudaError_t error_of(const Launch& launch, int device, int stream_device) {
   if (exceeds(launch.grid, most_columns, most_rows, most_rows) ||
       exceeds(launch.block, 1024, 1024, 64) || threads > 1024)
     return cudaErrorInvalidConfiguration;
-  if (launch.shared_bytes > granted(device, launch.function) ||
+  const cudaFuncAttributes* const planted = attributes_of(launch.function);
+  if (planted && !fits_registers(threads, planted->numRegs)) return cudaErrorLaunchOutOfResources;
+  if (!grants_shared(launch, device, (planted ? *planted : usual_attributes).sharedSizeBytes) ||
       launch.parameter_bytes > most_parameters)
     return cudaErrorInvalidValue;
   return cudaSuccess;
@@ -146,6 +167,11 @@ void enqueue_collective(cudaStream_t stream, std::shared_ptr<const Collective> c
       {.ready = std::move(ready), .action = std::move(work), .collective = std::move(collective)});
 }
 
+void set_attributes(const void* kernel, const cudaFuncAttributes& attributes) {
+  const std::lock_guard lock(grants_mutex);
+  planted_attributes[kernel] = attributes;
+}
+
 void launch(const Launch& launch, cudaStream_t stream, std::function<void()> body) {
   if (begin_call() != cudaSuccess) return note_failed_launch(launch.kernel, cudaPeekAtLastError());
   const int device = current_device();
@@ -153,9 +179,11 @@ void launch(const Launch& launch, cudaStream_t stream, std::function<void()> bod
     return note_failed_launch(launch.kernel, error);
   load(device, launch.function);
   check_addresses(launch, device);
-  enqueue(stream, [launch, device, body = std::move(body)] {
+  const cudaFuncAttributes* const planted = attributes_of(launch.function);
+  enqueue(stream, [launch, device, registers = planted ? planted->numRegs : 0,
+                   body = std::move(body)] {
     const std::vector<Watched> watched = check_addresses(launch, device);
-    if (!run_grid(launch.kernel, launch.grid, launch.block, launch.shared_bytes, body))
+    if (!run_grid(launch.kernel, launch.grid, launch.block, launch.shared_bytes, body, registers))
       set_sticky_error(device, cudaErrorLaunchFailure);
     expect_no_device_addresses(launch.kernel, watched);
   });
@@ -218,7 +246,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       {cudaErrorInvalidDevice, "invalid device ordinal"},
       {cudaErrorInvalidResourceHandle, "invalid resource handle"},
       {cudaErrorLaunchFailure, "unspecified launch failure"},
-      {cudaErrorIllegalAddress, "an illegal memory access was encountered"}};
+      {cudaErrorIllegalAddress, "an illegal memory access was encountered"},
+      {cudaErrorLaunchOutOfResources, "too many resources requested for launch"}};
   for (const auto& [known, text] : texts)
     if (known == error) return text;
   return "an error of the emulator";
@@ -227,12 +256,15 @@ cudaError_t cudaFree(void*) { return begin_call(); }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
   load(current_device(), kernel);
-  *attributes = {};
+  const cudaFuncAttributes* const planted = attributes_of(kernel);
+  *attributes = planted ? *planted : usual_attributes;
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
   if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
-  if (value < 0 || static_cast<size_t>(value) > most_shared)
+  const cudaFuncAttributes* const planted = attributes_of(kernel);
+  if (value < 0 ||
+      static_cast<size_t>(value) + (planted ? planted->sharedSizeBytes : 0) > most_shared)
     return remembered(cudaErrorInvalidValue);
   const std::lock_guard lock(grants_mutex);
   grants[{current_device(), kernel}] = static_cast<size_t>(value);
@@ -335,6 +367,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return begin_call();
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  need_context();
   delete event;
   return cudaSuccess;
 }

@@ -139,6 +139,9 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fdividef(float a, float b) {
+  return zg::emulator::evaluate(zg::emulator::Function::quotient, a, b);
+}
 inline float rsqrtf(float x) {
   return zg::emulator::evaluate(zg::emulator::Function::reciprocal_root, x);
 }

@@ -21,6 +21,7 @@ enum cudaError_t {
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchFailure = 719,
   cudaErrorHostMemoryAlreadyRegistered = 712,
   cudaErrorHostMemoryNotRegistered = 713
@@ -52,6 +53,7 @@ struct cudaDeviceProp {
 };
 struct cudaFuncAttributes {
   int numRegs;
+  size_t sharedSizeBytes;
 };
 struct cudaPointerAttributes {
   cudaMemoryType type;
