@@ -7,14 +7,16 @@
 namespace zg::cuda {
 
 /// The gate of the tanh form: `open` = sigmoid(u), `closed` = 1 - open, `slope` = du/dx. Both
-/// halves are computed from exp(-|u|), which cannot overflow.
+/// halves are computed from exp(-|u|), which cannot overflow. The division is off by 2 ulp at most
+/// (CUDA C++ Programming Guide, "Intrinsic Functions"); a correctly rounded one would be a call for
+/// each element.
 struct TanhGate {
   float open, closed, slope;
   __device__ explicit TanhGate(float x) {
     constexpr float root = 1.5957691216057308f;  // 2 sqrt(2 / pi)
     const float argument = root * x * (1.0f + 0.044715f * x * x);
     const float e = expf(-fabsf(argument));
-    const float large = 1.0f / (1.0f + e), small = e * large;
+    const float large = __fdividef(1.0f, 1.0f + e), small = e * large;
     open = argument < 0.0f ? small : large;
     closed = argument < 0.0f ? large : small;
     slope = root * (1.0f + 3.0f * 0.044715f * x * x);

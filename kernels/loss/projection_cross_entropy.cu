@@ -140,10 +140,12 @@ __global__ void __launch_bounds__(lanes* row_warps)
 
   T* const y = dlogits + row.n * gradient_distance;
   const float log_sum = all.max + logf(all.sum);
+  // Exact near a probability of 1. Computed once: a branch for each element would cost more.
+  const T gradient_of_target = from_float<T>(expm1f(target_value - log_sum) * factor);
   const auto gradient = [&](float value, int64_t column) {
-    const float log_probability = value - log_sum;
-    const float exact = column == target ? expm1f(log_probability) : expf(log_probability);
-    return from_float<T>(is_counted ? exact * factor : 0.0f);
+    const float probability = expf(value - log_sum);
+    const T other = from_float<T>(is_counted ? probability * factor : 0.0f);
+    return column == target ? gradient_of_target : other;
   };
   if constexpr (warps == 1)
     __syncwarp();  // all lanes have read the target's logit and the last ones

@@ -100,6 +100,22 @@ template __global__ void narrow_pair<float, 1>(const float*, float*);
 template __global__ void narrow_pair<float, 2>(const float*, float*);
 template __global__ void narrow_pair<int, 4>(const float*, float*);
 
+/// A correctly rounded division has a branch for each element.
+__global__ void branches(const float4* x, float4* y) {
+  const float4 v = x[threadIdx.x];
+  y[threadIdx.x] = {1.0f / v.x, 1.0f / v.y, 1.0f / v.z, 1.0f / v.w};
+}
+
+/// Changes the number of its registers: with another number at its start it would never end.
+__global__ void __launch_bounds__(384, 1) moves_registers(const uint4* x, uint4* y) {
+  if (threadIdx.x < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    return;
+  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+  y[threadIdx.x] = x[threadIdx.x];
+}
+
 __device__ inline void product(float (&d)[4], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3},%4,%5,1,1,1,0,0;"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

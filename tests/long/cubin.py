@@ -25,6 +25,7 @@ INSTRUCTIONS = {
     "ATOMS.SPIN": (0xfff | SPIN, 0x38d | SPIN),
     "WARPGROUP.DEPBAR": (0xfff | DEPBAR, 0x9c5 | DEPBAR),
     "LDL": (0xfff, 0x983), "STL": (0xfff, 0x387),
+    "BRA": (0xfff, 0x947), "USETMAXREG": (0xfff, 0x9c8),
 }
 BRANCH = 0x947  # its offset counts 4 bytes from the next instruction: 8 bits from bit 16, the others from bit 34
 SWAPS = (0x38d, 0x3a9)  # compare and swap in shared and in global memory
