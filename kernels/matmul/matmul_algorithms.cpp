@@ -7,13 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/matmul/matmul_source.h"
+#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg {
@@ -85,6 +88,7 @@ AlgorithmJson json_of(const MatmulProblem& problem, const MatmulAlgorithm& algor
   json["candidates"] = algorithm.candidates;
   json["seconds"] = algorithm.seconds;
   json["first_seconds"] = algorithm.first_seconds;
+  if (algorithm.apart) json["apart"] = true;  // older versions compute with row_sums then
   return json;
 }
 
@@ -167,6 +171,22 @@ double seconds_of_launch(const std::function<void()>& launch, Stream& stream) {
   return measured(static_cast<int>(std::min(most, enough / std::max(once, 1e-9)) + 1.0));
 }
 
+/// Seconds of reduce for the row_sums of a product.
+double seconds_of_sums(const MatmulProblem& problem, const Device& device,
+                       const MatmulMeasurement& how) {
+  const Matmul product{.a = cuda::random_elements(problem.K * problem.M, problem.operands, device),
+                       .M = problem.M,
+                       .N = problem.N,
+                       .K = problem.K,
+                       .row_sums = Tensor::empty({problem.M}, problem.sums, device)};
+  std::vector<double> seconds;
+  for (int round = 0; round < how.rounds; ++round)
+    seconds.push_back(how.time(problem, /*candidate=*/-1,
+                               [&] { kernels::reduce(reduce_rows(product), device.compute()); }));
+  std::nth_element(seconds.begin(), seconds.begin() + how.rounds / 2, seconds.end());
+  return seconds[static_cast<size_t>(how.rounds / 2)];
+}
+
 thread_local PlannedProducts* planned_products = nullptr;
 
 }  // namespace
@@ -181,6 +201,13 @@ void refuse_algorithm(const MatmulAlgorithms& algorithms, const MatmulProblem& p
                                             problem.workspace, workspace);
   raise<FileError>("{}: the algorithm of {}: {}; {}", algorithms.path, sizes(problem), why,
                    measure_again);
+}
+
+void print_refusal(const MatmulProblem& problem, const std::exception& error) {
+  print_line(stderr,
+             "matmul: {}: {}; cuBLASLt is not asked again, and kernels of zerograd compute it, "
+             "which takes about twice as long; try another version of the library",
+             sizes(problem), error.what());
 }
 
 Tensor random_elements(int64_t count, DType dtype, const Device& device) {
@@ -256,8 +283,11 @@ MatmulAlgorithms MatmulAlgorithms::parse(const std::string& text, const std::str
         .candidate = static_cast<int>(integer(entry.at("candidate"), most_candidates)),
         .candidates = static_cast<int>(integer(entry.at("candidates"), most_candidates)),
         .seconds = seconds(entry.at("seconds")),
-        .first_seconds = seconds(entry.at("first_seconds"))};
+        .first_seconds = seconds(entry.at("first_seconds")),
+        .apart = entry.at("apart").flag(/*absent=*/false)};
     const MatmulProblem problem = problem_from(entry);
+    if (algorithm.apart && problem.vector != ProblemVector::row_sums)
+      entry.at("apart").fail("false, because only row_sums can be apart");
     if (!all.algorithms.emplace(problem, algorithm).second)
       raise<FileError>("{}.{}: expected one algorithm, got a second; {}", entry.name,
                        sizes(problem), measure_again);
@@ -309,17 +339,26 @@ MatmulAlgorithms measure_matmul_algorithms(const std::set<MatmulProblem>& proble
       return seconds_of_launch(launch, device.compute());
     };
   MatmulAlgorithms all{.gpu = std::move(source.gpu), .library = std::move(source.library)};
-  const auto measure = [&](const MatmulProblem& problem) {
-    if (all.algorithms.contains(problem)) return true;
-    const std::optional<MatmulAlgorithm> fastest = library_calls.fastest(problem, device, how);
-    if (fastest) all.algorithms.emplace(problem, *fastest);
-    return fastest.has_value();
+  /// The entry of a problem; null: the library refuses it.
+  const auto measure = [&](const MatmulProblem& problem) -> MatmulAlgorithm* {
+    auto entry = all.algorithms.find(problem);
+    if (entry == all.algorithms.end()) {
+      const std::optional<MatmulAlgorithm> fastest = library_calls.fastest(problem, device, how);
+      if (!fastest) return nullptr;
+      entry = all.algorithms.emplace(problem, *fastest).first;
+    }
+    return &entry->second;
   };
   for (const MatmulProblem& problem : problems) {
-    if (measure(problem) || problem.vector != ProblemVector::row_sums) continue;
+    MatmulAlgorithm* const with_sums = measure(problem);
+    if (problem.vector != ProblemVector::row_sums) continue;
     MatmulProblem product = problem;
     product.vector = ProblemVector::none;
-    measure(product);
+    const MatmulAlgorithm* const without = measure(product);
+    if (!with_sums || !without) continue;
+    const double apart = without->seconds + seconds_of_sums(problem, device, how);
+    with_sums->apart = apart < with_sums->seconds;
+    with_sums->seconds = std::min(apart, with_sums->seconds);
   }
   return all;
 }

@@ -61,6 +61,9 @@ struct MatmulAlgorithm {
   int candidate = 0;   ///< its place in the heuristic's order; matmul's default is 0
   int candidates = 1;  ///< the number that were measured
   double seconds = 0.0, first_seconds = 0.0;  ///< of one product; with the default
+  /// Only with row_sums: reduce computes them, in a launch of its own, and the product is the one
+  /// without row_sums, which has an entry too. `seconds` are those of both launches.
+  bool apart = false;
 
   bool operator==(const MatmulAlgorithm&) const = default;
 };
@@ -115,8 +118,9 @@ class ZG_API PlannedProducts {
 struct MatmulMeasurement {
   int candidates = 8;  ///< the heuristic's first algorithms, at most 1000
   int rounds = 5;      ///< measurements of each; the median is used
-  /// Returns the seconds of one product by a candidate, which `launch` queues. Empty: measured with
-  /// the host's clock, over enough launches that the wait at their end does not matter.
+  /// Returns the seconds of one product by a candidate, which `launch` queues; candidate -1 is
+  /// reduce, for row_sums. Empty: measured with the host's clock, over enough launches that the
+  /// wait at their end does not matter.
   std::function<double(const MatmulProblem& problem, int candidate,
                        const std::function<void()>& launch)>
       time = {};
@@ -125,8 +129,9 @@ struct MatmulMeasurement {
 /// Measures algorithms on the device and returns the fastest for each product; the first of the
 /// heuristic's order among equals. Operands are random values in memory of their own, which it
 /// allocates on the device; launches are not counted. A product that the library refuses is left
-/// out. If it has row_sums, the product without them is measured, which matmul then uses. Throws
-/// Unsupported as use_matmul_algorithms() does.
+/// out. For each with row_sums the product without them and reduce are measured, too, and the
+/// faster way is chosen (MatmulAlgorithm::apart). Throws Unsupported as use_matmul_algorithms()
+/// does.
 ZG_API MatmulAlgorithms measure_matmul_algorithms(const std::set<MatmulProblem>& problems,
                                                   const Device& device,
                                                   const MatmulMeasurement& measurement = {});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -172,8 +173,12 @@ std::vector<Algorithm> LibraryProduct::algorithms(cublasLtHandle_t handle, int m
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(problem_.workspace));
   // If K is cut, the partial sums are added in the workspace in a fixed order. Other schemes add to
-  // c in any order.
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  // c in any order. The library does not document the order of the partial sums of BGRADB, so K is
+  // not cut with it.
+  const bool may_cut = problem_.vector != MatmulProblem::Vector::row_sums;
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      may_cut ? uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}
+              : uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   // Always promise 16 bytes: the algorithm must not depend on the address of a tensor.
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -184,7 +189,7 @@ std::vector<Algorithm> LibraryProduct::algorithms(cublasLtHandle_t handle, int m
   const cublasStatus_t status =
       library_.heuristic(handle, operation_, first_, second_, result_, result_, preference.object,
                          most, &found.front().of_library, &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || count == 0) return {};
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   std::vector<Algorithm> algorithms;
   for (int i = 0; i < count; ++i)
@@ -279,29 +284,38 @@ MatmulProblem problem_of(const Matmul& m, int64_t workspace) {
           .workspace = workspace};
 }
 
-/// The algorithm of the device's file, or the heuristic's first. Absent: the library has none.
+/// The algorithm of the device's file, or the heuristic's first. Absent: the library has none, or
+/// the file has row_sums apart from the product.
 std::optional<Algorithm> choose_algorithm(const LibraryProduct& product, int device,
                                           cublasLtHandle_t handle, const MatmulProblem& problem) {
   if (const auto file = cache().files.find(device); file != cache().files.end())
     if (const auto entry = file->second->algorithms.find(problem);
         entry != file->second->algorithms.end())
-      return product.restored(handle, *file->second, entry->second);
+      return entry->second.apart
+                 ? std::nullopt
+                 : std::optional(product.restored(handle, *file->second, entry->second));
   const std::vector<Algorithm> found = product.algorithms(handle, 1);
   return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
-/// Computes with the library. Does nothing and returns false if it has no algorithm.
+/// Computes with the library. Does nothing and returns false if it has no algorithm. Throws
+/// CublasLtError.
 bool multiply_by_library(const CublasLt* library, const MatmulProblem& problem, const Matmul& m,
                          const Tensor& sums, Workspace workspace, Stream& stream) {
   const int device = stream.device().index();
   const OnDevice on(device);
+  const std::pair key(device, problem);
+  {
+    std::lock_guard lock(cache().mutex);
+    const auto entry = cache().choices.find(key);
+    if (entry != cache().choices.end() && !entry->second) return false;
+  }
   const LibraryProduct product(*library, problem);
   cublasLtHandle_t library_handle;
   std::optional<Algorithm> choice;
   std::optional<QuietProcess> quiet;  // the first product of a kind loads the library's kernels
   {
     std::lock_guard lock(cache().mutex);
-    const std::pair key(device, problem);
     if (!cache().choices.contains(key)) quiet.emplace();
     library_handle = handle_of(*library, device);
     auto entry = cache().choices.find(key);
@@ -323,9 +337,78 @@ bool multiply_by_library(const CublasLt* library, const MatmulProblem& problem, 
   return true;
 }
 
+/// The same, but if the library fails, it prints the status, returns false and does not ask again.
+bool try_library(const CublasLt* library, const MatmulProblem& problem, const Matmul& m,
+                 const Tensor& sums, Workspace workspace, Stream& stream) {
+  try {
+    return multiply_by_library(library, problem, m, sums, workspace, stream);
+  } catch (const CublasLtError& error) {
+    print_refusal(problem, error);
+    std::lock_guard lock(cache().mutex);
+    cache().choices.insert_or_assign({stream.device().index(), problem}, std::nullopt);
+    return false;
+  }
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+/// fastest_algorithm(). Throws CublasLtError.
+std::optional<MatmulAlgorithm> measured_algorithm(const MatmulProblem& problem,
+                                                  const Device& device,
+                                                  const MatmulMeasurement& measurement) {
+  const CublasLt& library = *cublaslt();
+  const OnDevice on(device.index());
+  const QuietProcess quiet;  // every algorithm loads its kernel
+  cublasLtHandle_t library_handle;
+  {
+    std::lock_guard lock(cache().mutex);
+    library_handle = handle_of(library, device.index());
+  }
+  const LibraryProduct product(library, problem);
+  const auto candidates = product.algorithms(library_handle, measurement.candidates);
+  if (candidates.empty()) return std::nullopt;
+  const auto elements = [&](const MatrixLayout& layout) {
+    return (layout.columns - 1) * layout.distance + layout.rows +
+           (problem.batch - 1) * layout.stride;
+  };
+  const Tensor a = random_elements(elements(second_layout(problem)), problem.operands, device);
+  const Tensor b = random_elements(elements(first_layout(problem)), problem.operands, device);
+  const Tensor c = Tensor::empty({elements(result_layout(problem))}, problem.sums, device);
+  Tensor vector, scratch;
+  if (problem.vector != MatmulProblem::Vector::none)
+    vector = random_elements(problem.vector == MatmulProblem::Vector::bias ? problem.N : problem.M,
+                             problem.sums, device);
+  if (problem.workspace > 0) scratch = Tensor::empty({problem.workspace}, DType::u8, device);
+  const LibraryProduct::Operands operands{.a = a.raw(),
+                                          .b = b.raw(),
+                                          .c = c.raw(),
+                                          .vector = vector ? vector.raw() : nullptr,
+                                          .accumulate = false};
+  constexpr double refused = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> seconds(candidates.size());
+  for (int round = 0; round < measurement.rounds; ++round)
+    for (size_t i = 0; i < candidates.size(); ++i) try {
+        seconds[i].push_back(measurement.time(problem, static_cast<int>(i), [&] {
+          product.launch(library_handle, operands, candidates[i], scratch.raw(), device.compute());
+        }));
+      } catch (const CublasLtError&) {
+        seconds[i].push_back(refused);
+      }
+  device.compute().synchronize();
+  size_t fastest = 0;
+  for (size_t i = 1; i < candidates.size(); ++i)
+    if (median(seconds[i]) < median(seconds[fastest])) fastest = i;
+  if (median(seconds[fastest]) == refused) return std::nullopt;
+  MatmulAlgorithm best{
+      .candidate = static_cast<int>(fastest),
+      .candidates = static_cast<int>(candidates.size()),
+      .seconds = median(seconds[fastest]),
+      .first_seconds = median(seconds[median(seconds.front()) == refused ? fastest : size_t{0}])};
+  std::memcpy(best.words.data(), &candidates[fastest].of_library, sizeof best.words);
+  return best;
 }
 
 }  // namespace
@@ -356,50 +439,12 @@ void set_matmul_algorithms(int index, std::shared_ptr<const MatmulAlgorithms> al
 
 std::optional<MatmulAlgorithm> fastest_algorithm(const MatmulProblem& problem, const Device& device,
                                                  const MatmulMeasurement& measurement) {
-  const CublasLt& library = *cublaslt();
-  const OnDevice on(device.index());
-  const QuietProcess quiet;  // every algorithm loads its kernel
-  cublasLtHandle_t library_handle;
-  {
-    std::lock_guard lock(cache().mutex);
-    library_handle = handle_of(library, device.index());
+  try {
+    return measured_algorithm(problem, device, measurement);
+  } catch (const CublasLtError& error) {
+    print_refusal(problem, error);
+    return std::nullopt;
   }
-  const LibraryProduct product(library, problem);
-  const auto candidates = product.algorithms(library_handle, measurement.candidates);
-  if (candidates.empty()) return std::nullopt;
-  const auto elements = [&](const MatrixLayout& layout) {
-    return (layout.columns - 1) * layout.distance + layout.rows +
-           (problem.batch - 1) * layout.stride;
-  };
-  const Tensor a = random_elements(elements(second_layout(problem)), problem.operands, device);
-  const Tensor b = random_elements(elements(first_layout(problem)), problem.operands, device);
-  const Tensor c = Tensor::empty({elements(result_layout(problem))}, problem.sums, device);
-  Tensor vector, scratch;
-  if (problem.vector != MatmulProblem::Vector::none)
-    vector = random_elements(problem.vector == MatmulProblem::Vector::bias ? problem.N : problem.M,
-                             problem.sums, device);
-  if (problem.workspace > 0) scratch = Tensor::empty({problem.workspace}, DType::u8, device);
-  const LibraryProduct::Operands operands{.a = a.raw(),
-                                          .b = b.raw(),
-                                          .c = c.raw(),
-                                          .vector = vector ? vector.raw() : nullptr,
-                                          .accumulate = false};
-  std::vector<std::vector<double>> seconds(candidates.size());
-  for (int round = 0; round < measurement.rounds; ++round)
-    for (size_t i = 0; i < candidates.size(); ++i)
-      seconds[i].push_back(measurement.time(problem, static_cast<int>(i), [&] {
-        product.launch(library_handle, operands, candidates[i], scratch.raw(), device.compute());
-      }));
-  device.compute().synchronize();
-  size_t fastest = 0;
-  for (size_t i = 1; i < candidates.size(); ++i)
-    if (median(seconds[i]) < median(seconds[fastest])) fastest = i;
-  MatmulAlgorithm best{.candidate = static_cast<int>(fastest),
-                       .candidates = static_cast<int>(candidates.size()),
-                       .seconds = median(seconds[fastest]),
-                       .first_seconds = median(seconds.front())};
-  std::memcpy(best.words.data(), &candidates[fastest].of_library, sizeof best.words);
-  return best;
 }
 
 bool cublaslt_matmul(const Matmul& m, Workspace workspace, Stream& stream) {
@@ -412,7 +457,7 @@ bool cublaslt_matmul(const Matmul& m, Workspace workspace, Stream& stream) {
   if (PlannedProducts* const products = PlannedProducts::current(); planned && products)
     products->add(problem);
   const Tensor& sums = m.pre_activation ? m.pre_activation : m.c;
-  if (!planned && !multiply_by_library(library, problem, m, sums, workspace, stream)) return false;
+  if (!planned && !try_library(library, problem, m, sums, workspace, stream)) return false;
   if (LaunchCounter* const counter = stream.launches())
     add(*counter, matmul_work(m, "cublasLtMatmul", true), /*blocks=*/0);
   // The activation must read the rounded sums; the library's epilogues would read them unrounded.

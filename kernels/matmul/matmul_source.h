@@ -35,6 +35,9 @@ std::optional<MatmulAlgorithm> fastest_algorithm(const MatmulProblem& problem, c
 [[noreturn]] void refuse_algorithm(const MatmulAlgorithms& algorithms, const MatmulProblem& problem,
                                    int status, int64_t workspace);
 
+/// Prints that the project's kernels compute a product from now on, because cuBLASLt fails.
+void print_refusal(const MatmulProblem& problem, const std::exception& error);
+
 /// Elements with random values from -1 to 1.
 Tensor random_elements(int64_t count, DType dtype, const Device& device);
 

@@ -89,7 +89,7 @@ std::string describe_matmul() {
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    raise<DeviceError>("cuda: {}: cuBLASLt's status {}", what, static_cast<int>(status));
+    raise<CublasLtError>("cuda: {}: cuBLASLt's status {}", what, static_cast<int>(status));
 }
 
 }  // namespace zg::cuda

@@ -2,6 +2,7 @@
 
 #include <cublasLt.h>
 
+#include <stdexcept>
 #include <string>
 
 namespace zg::cuda {
@@ -36,7 +37,11 @@ bool plans_cublaslt();
 /// "cuBLASLt 13.0.2", or "own matmul (reason)".
 std::string describe_matmul();
 
-/// Throws DeviceError "what: cuBLASLt's status N" unless `status` is success.
+/// A status of cuBLASLt that is not a success.
+struct CublasLtError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+/// Throws CublasLtError "what: cuBLASLt's status N" unless `status` is success.
 void check(cublasStatus_t status, const char* what);
 
 }  // namespace zg::cuda

@@ -122,6 +122,57 @@ TEST_CASE("matmul's row_sums come from cuBLASLt where it has an algorithm, else 
   }
 }
 
+TEST_CASE("where cuBLASLt fails with any status, the project's kernels compute the product" *
+          doctest::test_suite("every device")) {
+  constexpr int execution_failed = 13, internal_error = 14;
+  const std::pair<const char*, int> failures[] = {
+      {"cublasLtMatmulAlgoGetHeuristic", internal_error}, {"cublasLtMatmul", execution_failed}};
+  int64_t N = 32;  // a product that no other test has: the choice is kept
+  for (const auto& [call, status] : failures) {
+    CAPTURE(call);
+    const Device device = Device::cuda(0, {.count_launches = true});
+    const Matmul m = product({"", false, DType::bf16, DType::bf16, 16, N += 8, 40}, device);
+    std::vector<double> expected;
+    for (const char* wish : {"own", "cublaslt", "cublaslt"}) {
+      CAPTURE(wish);
+      const ScopedVariable variable("ZG_CUDA_MATMUL", wish);
+      const int64_t products = emulator::cublaslt_products();
+      const LaunchCounts before = device.launches()->counts();
+      kernels::matmul(m, device.compute());
+      CHECK(emulator::cublaslt_products() == products);
+      CHECK(device.launches()->counts().since(before).launches() == 1);
+      if (expected.empty()) {
+        expected = m.c.to_doubles();
+        emulator::plant_failure(call, status);  // the first call of the library
+      }
+      CHECK(m.c.to_doubles() == expected);
+    }
+  }
+}
+
+TEST_CASE("row_sums of cuBLASLt repeat their bits, whichever algorithm its heuristic prefers" *
+          doctest::test_suite("every device")) {
+  const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
+  const ScopedVariable halves("ZG_EMULATOR_CUBLASLT_FIRST", "2");  // cuts K, where it may
+  const Device device = Device::cuda();
+  const int64_t M = 488, N = 480, K = 480;  // large enough for a workspace
+  const Tensor a = random_tensor({K, M}, DType::f32, device, 1);
+  std::vector<double> sums[2];
+  for (std::vector<double>& values : sums) {
+    const Matmul m{.a = a,
+                   .b = random_tensor({K, N}, DType::f32, device, 2),
+                   .c = Tensor::empty({M, N}, DType::f32, device),
+                   .M = M,
+                   .N = N,
+                   .K = K,
+                   .transpose_a = true,
+                   .row_sums = Tensor::empty({M}, DType::f32, device)};
+    kernels::matmul(m, device.compute());
+    values = m.row_sums.to_doubles();
+  }
+  CHECK(sums[0] == sums[1]);
+}
+
 TEST_CASE("ZG_CUDA_MATMUL is own or cublaslt" * doctest::test_suite("every device")) {
   CHECK(cuda::describe_matmul() == "own matmul (ZG_CUDA_MATMUL=own)");
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublas");

@@ -8,6 +8,7 @@
 #include "tests/support/scoped_variable.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/launches.h"
 
@@ -213,6 +214,61 @@ TEST_CASE("a product with row_sums that cuBLASLt refuses is measured without the
   REQUIRE(measured.algorithms.size() == 1);
   CAPTURE(sizes(measured.algorithms.begin()->first));
   CHECK((measured.algorithms.begin()->first == problem));
+}
+
+TEST_CASE("row_sums are computed apart from the product where that was measured to be faster") {
+  const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
+  const Device device = Device::cuda(0, {.count_launches = true});
+  const int64_t M = 24, N = 32, K = 40;
+  const Matmul m{.a = random_tensor({K, M}, DType::f32, device, 1),
+                 .b = random_tensor({K, N}, DType::f32, device, 2),
+                 .c = Tensor::empty({M, N}, DType::f32, device),
+                 .M = M,
+                 .N = N,
+                 .K = K,
+                 .transpose_a = true,
+                 .row_sums = Tensor::empty({M}, DType::f32, device)};
+  const Tensor reduced = Tensor::empty({M}, DType::f32, device);
+  Matmul reduction = m;
+  reduction.row_sums = reduced;
+  kernels::reduce(reduce_rows(reduction), device.compute());
+  const MatmulProblem problem{.M = M,
+                              .N = N,
+                              .K = K,
+                              .transpose_a = true,
+                              .lda = M,
+                              .ldb = N,
+                              .ldc = N,
+                              .vector = MatmulProblem::Vector::row_sums};
+  for (const double seconds_of_reduce : {0.5e-6, 1.5e-6}) {
+    CAPTURE(seconds_of_reduce);
+    const bool apart = seconds_of_reduce < 1e-6;
+    const MatmulMeasurement how{
+        .rounds = 3,
+        .time = [&](const MatmulProblem& p, int candidate, const std::function<void()>& launch) {
+          launch();
+          return candidate < 0                                 ? seconds_of_reduce
+                 : p.vector == MatmulProblem::Vector::row_sums ? 2e-6
+                 : candidate == 1 /* adds back along K */      ? 1e-6
+                                                               : 3e-6;
+        }};
+    const MatmulAlgorithms measured = measure_matmul_algorithms({problem}, device, how);
+    CHECK(measured.algorithms.size() == 2);
+    const MatmulAlgorithm& algorithm = measured.algorithms.at(problem);
+    CHECK(algorithm.apart == apart);
+    CHECK(algorithm.seconds == (apart ? 1.5e-6 : 2e-6));
+    CHECK(algorithm.first_seconds == 2e-6);
+    CHECK(contains(measured.json(), "\"apart\"") == apart);
+    const AlgorithmsInUse in_use(MatmulAlgorithms::parse(measured.json(), "F"), device);
+    const LaunchCounts before = device.launches()->counts();
+    kernels::matmul(m, device.compute());
+    std::string launches;
+    for (const LaunchRow& row : device.launches()->counts().since(before).rows)
+      launches += row.kernel + " ";
+    CHECK(contains(launches, "reduce") == apart);
+    CHECK(contains(launches, "cublasLtMatmul"));
+    if (apart) CHECK(same_bits(m.row_sums, reduced));
+  }
 }
 
 TEST_CASE("algorithms of another GPU or another cuBLASLt are refused") {

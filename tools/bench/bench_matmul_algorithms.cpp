@@ -32,7 +32,9 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
           "Plans a step of train to find its products, measures several cuBLASLt algorithms for\n"
           "each on the first GPU, and writes the fastest to a file. train --matmul-algorithms F\n"
           "multiplies by them where its products have the same sizes: give both the same model,\n"
-          "batch and --data. Another measurement may find other algorithms, which round\n"
+          "batch and --data. The gradient of a bias is measured with that of its weight, and "
+          "apart.\n"
+          "Another measurement may find other algorithms, which round\n"
           "differently: keep the file with the checkpoints.",
       .groups = {{"bench",
                   {path_flag({"--out"}, "F", options.out, PathUse::writes,
@@ -86,10 +88,15 @@ void print(const MatmulAlgorithms& all) {
       "| product | first us | fastest us | of first | candidate |\n|---|---:|---:|---:|---:|\n");
   double first = 0.0, fastest = 0.0;
   for (const auto& [problem, algorithm] : all.algorithms) {
-    std::printf("| %s | %.1f | %.1f | %.1f %% | %d of %d |\n", sizes(problem).c_str(),
-                1e6 * algorithm.first_seconds, 1e6 * algorithm.seconds,
-                100.0 * algorithm.seconds / algorithm.first_seconds, algorithm.candidate + 1,
-                algorithm.candidates);
+    std::printf("| %s%s | %.1f | %.1f | %.1f %% | %d of %d |\n", sizes(problem).c_str(),
+                algorithm.apart ? " apart" : "", 1e6 * algorithm.first_seconds,
+                1e6 * algorithm.seconds, 100.0 * algorithm.seconds / algorithm.first_seconds,
+                algorithm.candidate + 1, algorithm.candidates);
+    MatmulProblem with_sums = problem;
+    with_sums.vector = MatmulProblem::Vector::row_sums;
+    const bool is_counted =
+        problem.vector == MatmulProblem::Vector::none && all.algorithms.contains(with_sums);
+    if (is_counted) continue;  // in the row with row_sums
     first += algorithm.first_seconds;
     fastest += algorithm.seconds;
   }

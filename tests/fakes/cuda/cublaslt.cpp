@@ -7,13 +7,18 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/fakes/cuda/devices.h"
 #include "tests/fakes/cuda/launch.h"
 #include "zerograd/runtime/dtype.h"
 
 // A test double of cuBLASLt: computes the product by its definition and checks the caller's
 // promises. An algorithm stores the problem it was chosen for and aborts for any other. There are
 // three, which add in different orders: along K, back along K, and each half of K, which takes a
-// workspace. ZG_EMULATOR_CUBLASLT_FIRST=N puts algorithm N at the front of the heuristic's order.
+// workspace and a reduction scheme. The halves of the sums of BGRADB are added in an order that
+// changes from call to call, because the library does not document one.
+// ZG_EMULATOR_CUBLASLT_FIRST=N puts algorithm N at the front of the heuristic's order.
+// plant_failure() plants a status of cublasLtCreate, cublasLtMatmulAlgoGetHeuristic or
+// cublasLtMatmul.
 struct EmulatedLt {};
 struct EmulatedLtLayout {
   cudaDataType_t type;
@@ -145,7 +150,17 @@ void add_terms(std::vector<float>& sums, const std::vector<float>& a, const floa
   }
 }
 
+/// The sum of k terms. The block that is done first adds its half first.
+float sum_of(const float* terms, uint64_t k, Order order, bool second_first) {
+  if (order != halves) return std::accumulate(terms, terms + k, 0.0f);
+  const float *const middle = terms + k / 2, *const end = terms + k;
+  return second_first ? std::accumulate(terms, middle, std::accumulate(middle, end, 0.0f))
+                      : std::accumulate(middle, end, std::accumulate(terms, middle, 0.0f));
+}
+
 void multiply(const Product& p) {
+  static std::atomic<uint64_t> calls{0};
+  const bool second_first = calls++ % 2 == 1;
   const auto [m, n, k] = extents(p.operation, p.a_layout, p.b_layout, p.d_layout);
   for (int64_t item = 0; item < p.d_layout.batch; ++item) {
     // op(a)^T and op(b)^T by rows, so that the inner loop runs along m.
@@ -154,8 +169,7 @@ void multiply(const Product& p) {
     if (p.operation.sums_b())
       for (uint64_t j = 0; j < n; ++j)
         store(p.d_layout.type, p.operation.vector, static_cast<int64_t>(j),
-              std::accumulate(b.begin() + static_cast<int64_t>(j * k),
-                              b.begin() + static_cast<int64_t>((j + 1) * k), 0.0f));
+              sum_of(b.data() + j * k, k, p.order, second_first));
     std::vector<float> sums(m);
     for (uint64_t j = 0; j < n; ++j) {
       const float* row = b.data() + j * k;
@@ -186,6 +200,8 @@ int64_t zg::emulator::cublaslt_products() { return products; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   static EmulatedLt only;  // never destroyed
+  if (const int status = zg::emulator::planted_failure("cublasLtCreate"))
+    return static_cast<cublasStatus_t>(status);
   *handle = &only;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -261,7 +277,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* count) {
   expect(wanted >= 1, "no algorithm is asked for");
-  expect(preference->reductions == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+  if (const int status = zg::emulator::planted_failure("cublasLtMatmulAlgoGetHeuristic"))
+    return static_cast<cublasStatus_t>(status);
+  expect((preference->reductions & ~CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) == 0,
          "a reduction whose order is open");
   const Extents e = extents(*operation, *a, *b, *d);
   *count = 0;
@@ -277,6 +295,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   for (uint64_t i = 0; i < order_count && *count < wanted; ++i) {
     const auto order = static_cast<Order>((first + i) % order_count);
     if (workspace_of(order, *d) > preference->workspace) continue;
+    if (order == halves && preference->reductions == CUBLASLT_REDUCTION_SCHEME_NONE) continue;
     cublasLtMatmulHeuristicResult_t& result = results[(*count)++];
     result = {.algo = algorithm(*operation, *a, *b, *d),
               .workspaceSize = workspace_of(order, *d),
@@ -307,6 +326,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                               cudaStream_t stream) {
   expect(*static_cast<const float*>(alpha) == 1.0f && c == d,
          "only d = ab or d += ab is asked for");
+  if (const int status = zg::emulator::planted_failure("cublasLtMatmul"))
+    return static_cast<cublasStatus_t>(status);
   const cublasLtMatmulAlgo_t own = algorithm(*operation, *a_layout, *b_layout, *d_layout);
   expect(std::equal(own.data, own.data + 7, algo->data), "an algorithm of another problem");
   expect(workspace_of(order_of(*algo), *d_layout) <= workspace, "a workspace that is too small");

@@ -38,7 +38,7 @@ MatmulAlgorithms two_algorithms() {
   return {.gpu = "a GPU",
           .library = "cuBLASLt 1.2.3",
           .algorithms = {{problem, {{1, 2, 3, 4, 5, 6, 7, ~uint64_t{0}}, 1, 8, 1.25e-5, 1.5e-5}},
-                         {other, {{9}, 0, 1, 0.1, 0.1}}}};
+                         {other, {{9}, 0, 1, 0.1, 0.1, /*apart=*/true}}}};
 }
 
 }  // namespace
@@ -122,6 +122,7 @@ TEST_CASE("a wrong value in a file of cuBLASLt's algorithms is refused with the 
           [](MatmulProblem& problem, MatmulAlgorithm&) { problem.operands = DType::f64; });
   refusal("candidate",
           [](MatmulProblem&, MatmulAlgorithm& algorithm) { algorithm.candidate = -1; });
+  refusal("apart", [](MatmulProblem&, MatmulAlgorithm& algorithm) { algorithm.apart = true; });
   refusal("seconds", [](MatmulProblem&, MatmulAlgorithm& algorithm) { algorithm.seconds = -1.0; });
 }
 
