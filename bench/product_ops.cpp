@@ -8,16 +8,28 @@
 namespace zg::bench {
 namespace {
 
-/// Extents: M, N, K, transpose_a, transpose_b.
+/// Extents: M, N, K, transpose_a, transpose_b. On an accelerator long rows begin at multiples of 16
+/// bytes, as those of a head's logits do.
 Matmul product(const Operands& operands, const Extents& e) {
-  return {.a = operands.random(Shape{e[0], e[2]}, 1),
-          .b = operands.random(Shape{e[2], e[1]}, 2),
-          .c = operands.zeros({e[0], e[1]}),
-          .M = e[0],
-          .N = e[1],
-          .K = e[2],
-          .transpose_a = e[3] != 0,
-          .transpose_b = e[4] != 0};
+  constexpr int64_t long_row = 1024, step = 8;
+  const auto distance = [&](int64_t row) {
+    const bool packed = operands.device.type() == Device::Type::cpu || row < long_row;
+    return packed ? row : (row + step - 1) / step * step;
+  };
+  const int64_t M = e[0], N = e[1], K = e[2];
+  const bool transpose_a = e[3] != 0, transpose_b = e[4] != 0;
+  const int64_t lda = distance(transpose_a ? M : K), ldb = distance(transpose_b ? K : N);
+  return {.a = operands.random(Shape{transpose_a ? K : M, lda}, 1),
+          .b = operands.random(Shape{transpose_b ? N : K, ldb}, 2),
+          .c = operands.zeros({M, distance(N)}),
+          .M = M,
+          .N = N,
+          .K = K,
+          .transpose_a = transpose_a,
+          .transpose_b = transpose_b,
+          .lda = lda,
+          .ldb = ldb,
+          .ldc = distance(N)};
 }
 
 Work product_work(DType dtype, const Extents& e) {
@@ -39,13 +51,15 @@ Error product_error(DType dtype, const Extents& e) {
 }
 
 /// Layers of a GPT, on a CPU by default those of GPT-2 small: forward pass, gradient of x, gradient
-/// of the weight. Then the output head of GPT-2 small, a product of square matrices, layers of a
-/// nano GPT, and GPT-2 small for one generated token.
+/// of the weight. Then the output head of GPT-2 small, on an accelerator all three products of a
+/// block of rows; a product of square matrices, layers of a nano GPT, and GPT-2 small for one
+/// generated token.
 std::vector<Extents> timed_products(const Sizes& sizes) {
   if (sizes.on_accelerator)  // 16 sequences of 1024 tokens; the square exceeds all caches
     return {{16384, 2304, 768, 0, 1}, {16384, 3072, 768, 0, 1}, {16384, 768, 3072, 0, 1},
-            {16384, 768, 3072, 0, 0}, {768, 3072, 16384, 1, 0}, {16384, 50304, 768, 0, 1},
-            {8192, 8192, 8192, 0, 0}, {704, 192, 48, 0, 1}};
+            {16384, 768, 3072, 0, 0}, {768, 3072, 16384, 1, 0}, {4096, 50257, 768, 0, 1},
+            {4096, 768, 50257, 0, 0}, {50257, 768, 4096, 1, 0}, {8192, 8192, 8192, 0, 0},
+            {704, 192, 48, 0, 1}};
   const int64_t C = sizes.layer_width;
   return {{1024, C, C, 0, 1},     {1024, C, C, 0, 0},      {C, C, 1024, 1, 0},
           {1024, 4 * C, C, 0, 1}, {1024, C, 4 * C, 0, 1},  {1024, C, 4 * C, 0, 0},

@@ -54,13 +54,16 @@ class Bench:
 
     def matmuls(self):
         sizes = [("NT", 16384, 2304, 768), ("NT", 16384, 3072, 768), ("NT", 16384, 768, 3072),
-                 ("NN", 16384, 768, 3072), ("TN", 768, 3072, 16384), ("NT", 16384, 50304, 768),
-                 ("NN", 8192, 8192, 8192)]
+                 ("NN", 16384, 768, 3072), ("TN", 768, 3072, 16384), ("NT", 4096, 50257, 768),
+                 ("NN", 4096, 768, 50257), ("TN", 50257, 768, 4096), ("NN", 8192, 8192, 8192)]
+
+        def rows(count, length):  # each begins at a multiple of 16 bytes
+            return self.tensor(count, (length + 7) // 8 * 8)[:, :length]
 
         def make(form, M, N, K):
-            a = self.tensor(K, M).t() if form[0] == "T" else self.tensor(M, K)
-            b = self.tensor(N, K).t() if form[1] == "T" else self.tensor(K, N)
-            out = self.tensor(M, N)
+            a = rows(K, M).t() if form[0] == "T" else rows(M, K)
+            b = rows(N, K).t() if form[1] == "T" else rows(K, N)
+            out = rows(M, N)
             return lambda: torch.mm(a, b, out=out)
 
         for form, M, N, K in [("NT", 64, 48, 48)] if self.rehearses else sizes:

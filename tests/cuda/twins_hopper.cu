@@ -70,6 +70,12 @@ Inputs draw_box(std::mt19937& random) {
   box.strides[0] = (box.extents[0] + 7) / 8 * 8 + 8 * below(3);
   box.strides[1] = box.strides[0] * (box.extents[1] + below(2));
   box.strides[2] = box.strides[1] * box.extents[2];
+  // Heads of a fused projection: z is the head, and lies nearer than y, the token.
+  if (below(2)) {
+    box.strides[1] = box.strides[0];
+    box.strides[0] = box.strides[1] * box.extents[2] + 8 * below(3);
+    box.strides[2] = box.strides[0] * box.extents[1];
+  }
   // A box may begin before the tensor's first element and end after its last one.
   box.origin[0] = static_cast<int32_t>(below(4) * panel_columns) - panel_columns;
   box.origin[1] = static_cast<int32_t>(below(box.extents[1] + box.box_rows)) -

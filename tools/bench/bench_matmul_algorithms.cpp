@@ -32,10 +32,9 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
           "Plans a step of train to find its products, measures several cuBLASLt algorithms for\n"
           "each on the first GPU, and writes the fastest to a file. train --matmul-algorithms F\n"
           "multiplies by them where its products have the same sizes: give both the same model,\n"
-          "batch and --data. The gradient of a bias is measured with that of its weight, and "
-          "apart.\n"
-          "Another measurement may find other algorithms, which round\n"
-          "differently: keep the file with the checkpoints.",
+          "batch and --data. Gradients of biases are measured with those of weights and apart.\n"
+          "Another measurement may find other algorithms, which round differently: keep the file\n"
+          "with the checkpoints.",
       .groups = {{"bench",
                   {path_flag({"--out"}, "F", options.out, PathUse::writes,
                              "the file of algorithms"),
