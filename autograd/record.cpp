@@ -435,7 +435,7 @@ TapeMode Tape::mode() const { return state_->mode; }
 
 bool Tape::reads(const ParameterSource& source) const {
   const auto& sources = state_->sources;
-  return std::find(sources.begin(), sources.end(), &source) != sources.end();
+  return std::ranges::find(sources, &source) != sources.end();
 }
 
 }  // namespace zg

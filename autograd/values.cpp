@@ -90,9 +90,9 @@ size_t Values::index_of(const Parameter& parameter) const {
 }
 
 bool Values::needs_open_unit(const Unit& unit) const {
-  return std::any_of(
-      unit.parameters.begin(), unit.parameters.end(),
-      [&](const Parameter* parameter) { return stored(*parameter).dtype() != compute_; });
+  return std::ranges::any_of(unit.parameters, [&](const Parameter* parameter) {
+    return stored(*parameter).dtype() != compute_;
+  });
 }
 
 void Values::acquire(const Unit& unit, Stream&) { ++uses_.at(static_cast<size_t>(unit.index)); }
@@ -157,8 +157,8 @@ Values Values::copy() const {
   const PurposeScope purpose(device_, Purpose::parameter);
   for (Tensor& tensor : copy.stored_) tensor = TapeState::own_copy(tensor, device_.compute());
   copy.clear_gradients();
-  std::fill(copy.converted_.begin(), copy.converted_.end(), Tensor());
-  std::fill(copy.uses_.begin(), copy.uses_.end(), 0);
+  std::ranges::fill(copy.converted_, Tensor());
+  std::ranges::fill(copy.uses_, 0);
   return copy;
 }
 
@@ -170,7 +170,7 @@ void Values::average(const Values& other, double decay) {
   for (size_t i = 0; i < stored_.size(); ++i)
     kernels::axpby({.x = other.stored_[i], .y = stored_[i], .a = 1.0 - decay, .b = decay},
                    device_.compute());
-  std::fill(converted_.begin(), converted_.end(), Tensor());
+  std::ranges::fill(converted_, Tensor());
 }
 
 std::map<std::string, Tensor> Values::tensors() const {
@@ -206,7 +206,7 @@ std::map<std::string, Tensor> Values::gradients() const {
   return named;
 }
 
-void Values::clear_gradients() { std::fill(gradients_.begin(), gradients_.end(), Tensor()); }
+void Values::clear_gradients() { std::ranges::fill(gradients_, Tensor()); }
 
 void Values::reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) {
   const PurposeScope purpose(device_, Purpose::gradient);

@@ -63,7 +63,7 @@ std::vector<double> measure(const std::function<void()>& run, const Effort& effo
   std::vector<double> seconds;
   seconds.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) seconds.push_back(seconds_of(run, times, finish));
-  std::sort(seconds.begin(), seconds.end());
+  std::ranges::sort(seconds);
   return seconds;
 }
 

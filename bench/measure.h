@@ -1,10 +1,13 @@
 #pragma once
 
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "zerograd/bench.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/step_time.h"
 
 namespace zg::bench {
 
@@ -45,5 +48,36 @@ double measure_product_rate(const Device& device, DType dtype);
 /// Bytes per second that all threads together read from an array too large for any cache, while
 /// they add it up: the best of several passes.
 double measure_read_bandwidth(const Device& device);
+
+/// The rates of this CPU with the threads of `device`, for predict(), and the shares of them that
+/// the library's ops reach in their timed cases (bench/case.h), of three sizes each. Operands are
+/// spread over more memory than the caches hold, as those of a training step are. Takes a few
+/// minutes and up to 1 GiB. Throws Unsupported for another device than a CPU.
+Peaks measure_peaks(const Device& device);
+
+/// One timed call of an op.
+struct TimedCall {
+  LaunchRow launch;
+  double seconds = 0.0;
+};
+/// The shares of the peaks that these calls reach: first the median of each class, then for each op
+/// and dtype a curve over the size of a launch. Products and attention have shares of
+/// `peaks.operations`, other classes of `peaks.bandwidth`. Calls of about equal size are one point,
+/// their median.
+std::vector<Efficiency> fit_efficiencies(const std::vector<TimedCall>& calls, const Peaks& peaks);
+
+// Single lines of table(), for a program that prints each line when it is measured, and parts of
+// JSON records.
+
+std::string table_head();
+std::string lines_of_limits(const Report& report);
+std::string line_of(const Row& row);
+/// The line below the table that explains cache names after percentages, "312 % (L3)". Empty if no
+/// row has a cache name.
+std::string note_of(const std::vector<Report>& reports);
+
+/// The machine in a record of `zerograd bench`: the CPU's instruction set and cores, or the first
+/// accelerator's description and their number.
+nlohmann::ordered_json machine_json(Device::Type type = Device::Type::cpu);
 
 }  // namespace zg::bench

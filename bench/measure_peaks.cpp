@@ -1,4 +1,4 @@
-#include "bench/measure_peaks.h"
+#include "bench/measure.h"
 
 #include <algorithm>
 #include <functional>
@@ -7,12 +7,10 @@
 #include <tuple>
 
 #include "bench/case.h"
-#include "bench/measure.h"
 #include "bench/operands.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/matmul/peak.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::bench {
@@ -126,13 +124,13 @@ bool is_product(KernelClass kind) {
 }
 
 double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   return values[values.size() / 2];
 }
 
 /// Joins points whose sizes are within a factor of 1.5 of the smallest of them into one point.
 Curve curve_of(std::vector<std::pair<double, double>> points) {
-  std::sort(points.begin(), points.end());
+  std::ranges::sort(points);
   Curve curve;
   for (size_t first = 0; first < points.size();) {
     std::vector<double> sizes, values;
@@ -185,8 +183,8 @@ std::vector<Efficiency> fit_efficiencies(const std::vector<TimedCall>& calls, co
   for (const auto& [key, shares] : by_kind) {
     const auto& [kind, dtype] = key;
     // The first dtype of a class stands for the others too, if they were not timed.
-    if (std::none_of(all.begin(), all.end(),
-                     [&, k = kind](const Efficiency& e) { return e.kind == name_of(k); }))
+    if (std::ranges::none_of(all,
+                             [&, k = kind](const Efficiency& e) { return e.kind == name_of(k); }))
       add({.kind = name_of(kind), .source = "the median of its timed ops"}, kind,
           {{{1.0, median(shares)}}});
     add({.kind = name_of(kind), .dtype = name_of(dtype), .source = "the median of its timed ops"},

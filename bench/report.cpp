@@ -1,4 +1,4 @@
-#include "bench/report.h"
+#include "bench/measure.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "bench/measure.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
@@ -131,7 +130,7 @@ Row Report::add(const Work& work, std::vector<double> seconds) {
   if (seconds.empty()) throw ConfigError("bench: " + work.name + ": expected seconds, got none");
   for (const double value : seconds)
     require(value > 0.0 && std::isfinite(value), work.name + ": seconds", "more than 0", value);
-  std::sort(seconds.begin(), seconds.end());
+  std::ranges::sort(seconds);
   row.seconds = std::move(seconds);
   return rows_.emplace_back(std::move(row));
 }
@@ -269,8 +268,7 @@ std::string line_of(const Row& row) {
 
 std::string note_of(const std::vector<Report>& reports) {
   const std::vector<const Row*> rows = measured_rows(reports);
-  if (std::all_of(rows.begin(), rows.end(), [](const Row* row) { return row->cache().empty(); }))
-    return "";
+  if (std::ranges::all_of(rows, [](const Row* row) { return row->cache().empty(); })) return "";
   return "\nA cache behind a percentage: it holds the operands from run to run, so that the limit "
          "of "
          "memory does not bound the row.\n";

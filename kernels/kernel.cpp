@@ -39,7 +39,7 @@ OpCount count_of(const std::vector<Operand>& operands) {
       has_dtype = true;
     }
     count.operations = std::max(count.operations, tensor.numel());
-    const auto same = std::find_if(ranges.begin(), ranges.end(), [&](const Range& range) {
+    const auto same = std::ranges::find_if(ranges, [&](const Range& range) {
       return range.data == tensor.raw() && range.bytes == tensor.bytes();
     });
     Range& range = same == ranges.end()

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <set>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -31,7 +30,7 @@ float lora_scale(const LoraConfig& config) {
 void validate(const LoraConfig& config) {
   if (config.rank == 0) return;
   const auto refuse = [](const char* field, const char* expected, const std::string& got) {
-    throw ConfigError(fmt::format("lora: {}: expected {}, got {}", field, expected, got));
+    raise<ConfigError>("lora: {}: expected {}, got {}", field, expected, got);
   };
   if (config.rank < 0) refuse("rank", "1 or more", std::to_string(config.rank));
   if (!(config.alpha > 0.0f) || !std::isfinite(config.alpha))
@@ -65,10 +64,10 @@ void check_targets(const LoraConfig& config, const ParameterStore& store) {
     if (found) continue;
     std::string there;
     for (const std::string& name : names) there += (there.empty() ? "" : ", ") + name;
-    throw ConfigError(
-        fmt::format("lora: targets: '{}' names no linear layer of the model; expected some of {}, "
-                    "or all-linear",
-                    target, there.empty() ? "none" : there));
+    raise<ConfigError>(
+        "lora: targets: '{}' names no linear layer of the model; expected some of {}, "
+        "or all-linear",
+        target, there.empty() ? "none" : there);
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/models/lora.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 // Weights of a base together with adapters.
@@ -36,18 +35,17 @@ void require_adapter(const WeightSource& base, const WeightSource& adapters,
                      const std::string& layer, int64_t rank) {
   const auto weight = base.shapes.find(layer + ".weight");
   if (weight == base.shapes.end() || weight->second.rank() != 2)
-    throw FileError(fmt::format("lora: {}: has an adapter of '{}'; {} has no such matrix",
-                                adapters.path, layer, base.path));
+    raise<FileError>("lora: {}: has an adapter of '{}'; {} has no such matrix", adapters.path,
+                     layer, base.path);
   const Shape expected[] = {{rank, weight->second[1]}, {weight->second[0], rank}};
   const std::string names[] = {lora_a_name(layer), lora_b_name(layer)};
   for (int i = 0; i < 2; ++i) {
     const auto found = adapters.shapes.find(names[i]);
     if (found == adapters.shapes.end())
-      throw FileError(
-          fmt::format("lora: {}: has no '{}' {}", adapters.path, names[i], expected[i]));
+      raise<FileError>("lora: {}: has no '{}' {}", adapters.path, names[i], expected[i]);
     if (found->second != expected[i])
-      throw FileError(fmt::format("lora: {}: '{}' has shape {}; expected {}, for a rank of {}",
-                                  adapters.path, names[i], found->second, expected[i], rank));
+      raise<FileError>("lora: {}: '{}' has shape {}; expected {}, for a rank of {}", adapters.path,
+                       names[i], found->second, expected[i], rank);
   }
 }
 
@@ -78,8 +76,8 @@ WeightSource joined(const WeightSource& base, const WeightSource& adapters) {
   WeightSource all{.path = adapters.path, .shapes = base.shapes};
   for (const auto& [name, shape] : adapters.shapes)
     if (!all.shapes.emplace(name, shape).second)
-      throw FileError(fmt::format("lora: '{}' is in {} and in {}; expected it in one of them", name,
-                                  base.path, adapters.path));
+      raise<FileError>("lora: '{}' is in {} and in {}; expected it in one of them", name, base.path,
+                       adapters.path);
   all.dtypes = base.dtypes;
   all.dtypes.insert(adapters.dtypes.begin(), adapters.dtypes.end());
   all.read = [base, adapters](const std::string& name) {

@@ -5,7 +5,6 @@
 #include "zerograd/autograd/collective.h"
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/models/nn_parameters.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::nn {
@@ -131,10 +130,10 @@ Var Embedding::operator()(const Var& ids, const Var& positions, int64_t first_po
   const Var table = call.tape.parameter(*weight);
   if (call.parallel.size() == 1) return embedding(ids.value(), table, positions, first_position);
   if (positions)
-    throw ConfigError(
-        fmt::format("embedding: got `positions` with {} tensor ranks; expected one tensor rank; "
-                    "add the position embedding to the result instead",
-                    call.parallel.size()));
+    raise<ConfigError>(
+        "embedding: got `positions` with {} tensor ranks; expected one tensor rank; "
+        "add the position embedding to the result instead",
+        call.parallel.size());
   return models::parallel_embedding(ids.value(), table, tokens, call.parallel);
 }
 
@@ -277,10 +276,10 @@ Var Mlp::operator()(const Var& x) const {
     return drop_(out);
   }
   if (activation_dropout > 0.0f)
-    throw ConfigError(
-        fmt::format("mlp: activation_dropout is {:f} in a layer with a gate; expected 0, or a "
-                    "layer without one",
-                    activation_dropout));
+    raise<ConfigError>(
+        "mlp: activation_dropout is {:f} in a layer with a gate; expected 0, or a "
+        "layer without one",
+        activation_dropout);
   const auto form =
       static_cast<Gate>(static_cast<int>(kind_) - static_cast<int>(MlpKind::gated_silu));
   const Var whole = call.parallel.enter(x);

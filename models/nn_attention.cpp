@@ -6,7 +6,6 @@
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/models/nn.h"
 #include "zerograd/models/nn_parameters.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 // Attention layers, and the caches with which they generate.
@@ -19,18 +18,18 @@ KeyValueCache::KeyValueCache(int64_t layers, int64_t capacity)
 
 void KeyValueCache::truncate(int64_t length) {
   if (length < 0 || length > length_)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "key_value_cache: truncate to {} positions; expected 0 to {}, the positions that it holds",
-        length, length_));
+        length, length_);
   length_ = length;
 }
 
 void KeyValueCache::advance(int64_t tokens) {
   if (tokens < 0 || tokens > capacity_ - length_)
-    throw ConfigError(
-        fmt::format("key_value_cache: advance by {} positions; the cache holds {} and has room for "
-                    "{} in all; expected 0 to {}",
-                    tokens, length_, capacity_, capacity_ - length_));
+    raise<ConfigError>(
+        "key_value_cache: advance by {} positions; the cache holds {} and has room for "
+        "{} in all; expected 0 to {}",
+        tokens, length_, capacity_, capacity_ - length_);
   length_ += tokens;
 }
 
@@ -43,26 +42,26 @@ LayerCache& entry_of(const char* cache, std::vector<LayerCache>& layers, const P
       layer.of = of;
       return layer;
     }
-  throw ConfigError(fmt::format(
+  raise<ConfigError>(
       "{}: attention with '{}' finds the cache full: it is for {} layers; expected the number of "
       "attention layers of the model",
-      cache, of->name, layers.size()));
+      cache, of->name, layers.size());
 }
 
 }  // namespace
 
 LayerCache& KeyValueCache::layer(const Parameter* of, int64_t rows, int64_t tokens) {
   if (tokens > capacity_ - length_)
-    throw ConfigError(
-        fmt::format("key_value_cache: {} more tokens, after {} of {} positions; expected at most "
-                    "{} more; make the cache larger, or truncate() it",
-                    tokens, length_, capacity_, capacity_ - length_));
+    raise<ConfigError>(
+        "key_value_cache: {} more tokens, after {} of {} positions; expected at most "
+        "{} more; make the cache larger, or truncate() it",
+        tokens, length_, capacity_, capacity_ - length_);
   LayerCache& found = entry_of("key_value_cache", layers_, of);
   if (found.keys && found.keys.extent(0) != rows)
-    throw ConfigError(
-        fmt::format("key_value_cache: a pass with {} rows after passes with {} rows; expected "
-                    "the same number; make a new cache for another batch size",
-                    rows, found.keys.extent(0)));
+    raise<ConfigError>(
+        "key_value_cache: a pass with {} rows after passes with {} rows; expected "
+        "the same number; make a new cache for another batch size",
+        rows, found.keys.extent(0));
   return found;
 }
 
@@ -75,12 +74,11 @@ int64_t KeyValueCache::batch() const {
 namespace {
 
 void check_rows(const char* cache, std::span<const int64_t> rows, int64_t count) {
-  if (rows.empty())
-    throw ConfigError(fmt::format("{}: reorder to no rows; expected 1 or more", cache));
+  if (rows.empty()) raise<ConfigError>("{}: reorder to no rows; expected 1 or more", cache);
   for (const int64_t row : rows)
     if (row < 0 || row >= count)
-      throw ConfigError(fmt::format("{}: reorder: there is no row {}; expected rows 0 to {}", cache,
-                                    row, count - 1));
+      raise<ConfigError>("{}: reorder: there is no row {}; expected rows 0 to {}", cache, row,
+                         count - 1);
 }
 
 bool is_same_order(std::span<const int64_t> rows, int64_t count) {
@@ -128,12 +126,12 @@ void KeyValueCache::reorder(std::span<const int64_t> rows) {
 MemoryCache::MemoryCache(int64_t layers, const Tensor& memory, const Tensor& lengths)
     : layers_(static_cast<size_t>(layers)), memory_(memory), lengths_(lengths) {
   if (layers < 1 || !memory || memory.shape().rank() != 3)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "memory_cache: {} layers, memory {}; expected 1 layer or more and memory [B, S, width]",
-        layers, memory ? memory.shape().str() : "absent"));
+        layers, memory ? memory.shape().str() : "absent");
   if (lengths && lengths.shape() != Shape{memory.extent(0)})
-    throw ConfigError(fmt::format("memory_cache: lengths {} of memory {}; expected {}",
-                                  lengths.shape(), memory.shape(), Shape{memory.extent(0)}));
+    raise<ConfigError>("memory_cache: lengths {} of memory {}; expected {}", lengths.shape(),
+                       memory.shape(), Shape{memory.extent(0)});
 }
 
 int64_t MemoryCache::rows() const {
@@ -162,7 +160,7 @@ void MemoryCache::fill(LayerCache& layer, const Tensor& keys, const Tensor& valu
   layer.keys = keys;
   layer.values = values;
   const auto is_filled = [](const LayerCache& cached) { return static_cast<bool>(cached.keys); };
-  if (std::all_of(layers_.begin(), layers_.end(), is_filled)) memory_ = {};
+  if (std::ranges::all_of(layers_, is_filled)) memory_ = {};
 }
 
 // --- attention ---
@@ -180,8 +178,7 @@ namespace {
 
 void check_divides(const char* field, int64_t n, int64_t by, const char* what) {
   if (n < 1 || by < 1 || n % by != 0)
-    throw ConfigError(
-        fmt::format("attention: {}: expected a multiple of {} ({}), got {}", field, by, what, n));
+    raise<ConfigError>("attention: {}: expected a multiple of {} ({}), got {}", field, by, what, n);
 }
 
 AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel) {
@@ -195,16 +192,15 @@ AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel)
   check_divides("kv_heads", config.kv_heads, parallel.size(), "the number of tensor ranks");
   const bool is_grouped = config.kv_heads != config.heads;
   if (config.fused && is_grouped && !(config.rope && *config.fused == QKVOrder::by_part))
-    throw ConfigError(
-        fmt::format("attention: fused: expected as many key-value heads as heads, {}, got {}",
-                    config.heads, config.kv_heads));
+    raise<ConfigError>("attention: fused: expected as many key-value heads as heads, {}, got {}",
+                       config.heads, config.kv_heads);
   if (parallel.size() > 1 && ((config.fused && is_grouped) || config.wide_query_key_norm))
-    throw Unsupported(fmt::format(
+    raise<Unsupported>(
         "attention: {} with {} tensor ranks; expected one: {}",
         config.fused ? "one matrix for grouped queries, keys and values"
                      : "a norm of all heads' queries and keys",
         parallel.size(),
-        config.fused ? "its parts have different sizes" : "the norm reads every rank's heads"));
+        config.fused ? "its parts have different sizes" : "the norm reads every rank's heads");
   if (config.fused && config.query_key_norm)
     throw ConfigError(
         "attention: fused: set together with query_key_norm; expected separate matrices for "
@@ -367,10 +363,10 @@ Var Attention::attend(const Call& call, const Heads& heads, const Tensor& key_le
 /// call.pass.dropout.
 Tensor Attention::attend_cached(const Call& call, const Heads& heads) const {
   if (!config_.causal || call.pass.starts)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "attention: a pass with a key-value cache takes one text from left to right; expected "
         "causal true and no starts, got {}",
-        config_.causal ? "starts" : "causal false"));
+        config_.causal ? "starts" : "causal false");
   if (call.pass.key_lengths)
     throw ConfigError(
         "attention: a pass with a key-value cache and key_lengths; expected no key_lengths, "
@@ -437,14 +433,14 @@ Var Attention::operator()(const Var& x, const Memory& memory) const {
   const Call call(*this, x);
   const Pass& pass = call.pass;
   if (config_.causal || config_.fused || config_.rope || pass.starts || pass.alibi_slopes)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "attention: to a memory, with {}; expected causal false, and no fused, rope, alibi_slopes "
         "or starts, because positions of x and of the memory are unrelated",
         config_.causal  ? "causal true"
         : config_.fused ? "fused"
         : config_.rope  ? "rope"
         : pass.starts   ? "starts"
-                        : "alibi_slopes"));
+                        : "alibi_slopes");
   if (memory.cache) require_inference(call);
   LayerCache* layer = memory.cache ? &memory.cache->layer(out_.weight) : nullptr;
   if (!memory.cache && !memory.values)
@@ -460,8 +456,8 @@ Var Attention::operator()(const Var& x, const Memory& memory) const {
   const Shape shape = heads.q.shape();
   const int64_t rows = layer->keys.extent(0);
   if (shape[0] % rows != 0)
-    throw ConfigError(fmt::format(
-        "attention: {} rows to a memory of {} rows; expected a multiple of them", shape[0], rows));
+    raise<ConfigError>("attention: {} rows to a memory of {} rows; expected a multiple of them",
+                       shape[0], rows);
   heads.q = reshape(heads.q, Shape{rows, shape[0] / rows * shape[1], shape[2]});
   return drop_(out_(reshape(attend(call, heads, lengths), shape)));
 }

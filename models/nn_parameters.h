@@ -19,17 +19,16 @@ inline uint32_t site_of(const std::string& name, const char* suffix) {
 /// The parameter of a layer. Throws ConfigError if the layer was default-constructed.
 inline const Parameter& require_parameter(const char* layer, const Parameter* parameter) {
   if (parameter) return *parameter;
-  throw ConfigError(fmt::format(
+  raise<ConfigError>(
       "{}: the layer has no parameters, because it was default-constructed; expected a layer that "
       "was constructed with a parent module; assign such a layer to it before the first call",
-      layer));
+      layer);
 }
 
 inline void check_size(const char* layer, const std::string& name, const char* field,
                        int64_t size) {
   if (size < 1)
-    throw ConfigError(
-        fmt::format("{} '{}': {} is {}; expected 1 or more", layer, name, field, size));
+    raise<ConfigError>("{} '{}': {} is {}; expected 1 or more", layer, name, field, size);
 }
 
 /// The input of a layer that a hook or a pipeline stage gives. A constant, which may be of no tape,

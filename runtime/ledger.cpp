@@ -8,7 +8,6 @@
 #include "zerograd/runtime/cpu/poison.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 Space host_space(const Device& device) {
@@ -131,9 +130,8 @@ void Ledger::release(int64_t offset, int64_t bytes, Space space, Purpose purpose
 void Ledger::Rows::update(const std::string& phase, Space space, const Account& account) {
   int& index = current[static_cast<size_t>(space)];
   if (index < 0) {
-    const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
-      return row.phase == phase && row.space == space;
-    });
+    const auto found = std::ranges::find_if(
+        rows, [&](const Row& row) { return row.phase == phase && row.space == space; });
     index = static_cast<int>(found - rows.begin());
     if (found == rows.end()) rows.push_back({phase, space, account.live, account.total, 0});
   }

@@ -5,7 +5,6 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
-#include "zerograd/runtime/text/text.h"
 
 // Files of the schema zerograd.peaks/1.
 namespace zg {
@@ -17,7 +16,7 @@ constexpr const char* peaks_schema = "zerograd.peaks/1";
 void allow(const JsonNode& node, const std::vector<std::string>& keys) {
   if (!node.value.is_object()) node.fail("an object");
   for (const auto& [key, unused] : node.value.items())
-    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+    if (std::ranges::find(keys, key) == keys.end())
       node.at(key).fail("no such key, but " + join(keys, ", "));
 }
 
@@ -61,8 +60,7 @@ constexpr double largest_share = 100.0;
 
 void check_name(const JsonNode& node, const std::string& name,
                 const std::vector<std::string>& known) {
-  if (!name.empty() && std::find(known.begin(), known.end(), name) == known.end())
-    node.fail(join(known, ", "));
+  if (!name.empty() && std::ranges::find(known, name) == known.end()) node.fail(join(known, ", "));
 }
 
 std::vector<std::string> kind_names() {

@@ -10,7 +10,6 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {

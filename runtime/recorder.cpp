@@ -17,15 +17,15 @@ namespace {
 
 const RankEvents* events_of(const Plan* plan, int rank) {
   if (!plan) return nullptr;
-  const auto found = std::find_if(plan->events.begin(), plan->events.end(),
-                                  [&](const RankEvents& events) { return events.rank == rank; });
+  const auto found = std::ranges::find_if(
+      plan->events, [&](const RankEvents& events) { return events.rank == rank; });
   return found == plan->events.end() ? nullptr : &*found;
 }
 
 const RankReport* report_of(const Plan* plan, int rank) {
   if (!plan) return nullptr;
-  const auto found = std::find_if(plan->ranks.begin(), plan->ranks.end(),
-                                  [&](const RankReport& report) { return report.rank == rank; });
+  const auto found = std::ranges::find_if(
+      plan->ranks, [&](const RankReport& report) { return report.rank == rank; });
   return found == plan->ranks.end() ? nullptr : &*found;
 }
 

@@ -37,7 +37,7 @@ Shape::Shape(std::span<const int64_t> extents) {
   if (extents.size() > max_rank)
     raise<ShapeError>("shape: expected rank up to 6, got rank {}", extents.size());
   rank_ = static_cast<int>(extents.size());
-  std::copy(extents.begin(), extents.end(), extent_);
+  std::ranges::copy(extents, extent_);
   for (int64_t extent : extents)
     if (extent < 0) raise<ShapeError>("shape: expected extents of 0 or more, got {}", extent);
   if (!checked_product(extents))
@@ -46,9 +46,9 @@ Shape::Shape(std::span<const int64_t> extents) {
 
 Shape Shape::with_inferred(std::initializer_list<int64_t> extents, int64_t numel, const char* op) {
   std::vector<int64_t> values(extents);
-  const auto unknown = std::find(values.begin(), values.end(), -1);
+  const auto unknown = std::ranges::find(values, -1);
   if (unknown == values.end()) return Shape(extents);
-  if (std::count(values.begin(), values.end(), -1) > 1)
+  if (std::ranges::count(values, -1) > 1)
     raise<ShapeError>("{}: expected one extent of -1 at most, got two or more", op);
   *unknown = 1;
   const int64_t others = Shape(std::span<const int64_t>(values)).numel();

@@ -86,8 +86,8 @@ void write_times(Json& counts, const std::vector<StepTime::Row>& rows) {
 }  // namespace
 
 double Curve::at(double size) const {
-  const auto after = std::find_if(points.begin(), points.end(),
-                                  [&](const auto& point) { return point.first >= size; });
+  const auto after =
+      std::ranges::find_if(points, [&](const auto& point) { return point.first >= size; });
   if (after == points.begin()) return after->second;
   if (after == points.end()) return points.back().second;
   const auto before = after - 1;

@@ -23,8 +23,8 @@ int64_t nanoseconds(Clock::duration duration) {
 constexpr const char* track_order[] = {"compute", "kernels", "communication", "copies", "disk"};
 
 int place_of(const std::string& track) {
-  const auto known = std::find_if(std::begin(track_order), std::end(track_order),
-                                  [&](const char* name) { return track.starts_with(name); });
+  const auto known =
+      std::ranges::find_if(track_order, [&](const char* name) { return track.starts_with(name); });
   return static_cast<int>(known - std::begin(track_order));
 }
 

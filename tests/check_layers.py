@@ -82,7 +82,7 @@ for path in files:
     if lines > LONGEST:
         problems.append(f"{place}: {lines} lines; expected at most {LONGEST}")
     if PRINTS.search(re.sub(r"//.*", "", text)) and not PRINTERS.fullmatch(place.as_posix()):
-        problems.append(f"{place}: prints to a terminal; expected print_line() of zerograd/runtime/text/print.h")
+        problems.append(f"{place}: prints to a terminal; expected print_line() of zerograd/runtime/text/format.h")
     if PARSES.search(text) and place.parts[0] != "tests":
         problems.append(f"{place}: parses JSON; expected parse_json_object() of zerograd/runtime/text/json.h")
     for included in INCLUDE.findall(text):

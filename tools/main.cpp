@@ -25,8 +25,6 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {

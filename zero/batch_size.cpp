@@ -6,9 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::zero {
 namespace {
@@ -57,10 +55,9 @@ std::string choices(const BatchRequest& request, int64_t ranks) {
     if (value) given.push_back(fmt::format("{} {}", name, *value));
   const std::string product = fmt::format("{} x {} x ranks", names.micro, names.accumulation);
   const bool is_named = request.place == names.train + ": ";
-  throw ConfigError(fmt::format("{}expected {}{}, got {} on {} rank{}; try {} (DeepSpeed: {})",
-                                request.place, is_named ? "" : names.train + " = ", product,
-                                join(given, " "), ranks, ranks == 1 ? "" : "s",
-                                choices(request, ranks), of_deepspeed));
+  raise<ConfigError>("{}expected {}{}, got {} on {} rank{}; try {} (DeepSpeed: {})", request.place,
+                     is_named ? "" : names.train + " = ", product, join(given, " "), ranks,
+                     ranks == 1 ? "" : "s", choices(request, ranks), of_deepspeed);
 }
 
 }  // namespace
@@ -105,8 +102,8 @@ BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
     size.accumulation = request.accumulation.value_or(1);
   }
   if (size.micro > 0 && size.accumulation > INT64_MAX / W / size.micro)
-    throw ConfigError(fmt::format("{}{} x {} x ranks: expected a product below 2^63", request.place,
-                                  request.names.micro, request.names.accumulation));
+    raise<ConfigError>("{}{} x {} x ranks: expected a product below 2^63", request.place,
+                       request.names.micro, request.names.accumulation);
   if (!request.train) size.train = size.micro * size.accumulation * W;
   check_positive("Train batch size", size.train);
   check_positive("Micro batch size per gpu", size.micro);

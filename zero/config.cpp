@@ -7,16 +7,13 @@
 #include <set>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::zero {
 namespace {
 
 void check_config(bool within, const char* field, double value, const char* expected) {
-  if (!within)
-    throw ConfigError(fmt::format("config: {} is {:f}; expected {}", field, value, expected));
+  if (!within) raise<ConfigError>("config: {} is {:f}; expected {}", field, value, expected);
 }
 
 /// The parts between separators, at least one.
@@ -55,10 +52,10 @@ bool read_setting(ParameterGroup& group, std::string_view setting) {
 
 std::vector<ParameterGroup> parameter_groups(const std::string& text, const std::string& name) {
   const auto refuse = [&](const std::string& group) {
-    throw ConfigError(
-        fmt::format("{}: got '{}'; expected PATTERN:rate=R,decay=D with numbers from 0, as in "
-                    "'*.bias:decay=0;transformer.wte.*:rate=0.1'",
-                    name, group));
+    raise<ConfigError>(
+        "{}: got '{}'; expected PATTERN:rate=R,decay=D with numbers from 0, as in "
+        "'*.bias:decay=0;transformer.wte.*:rate=0.1'",
+        name, group);
   };
   std::vector<ParameterGroup> groups;
   if (text.empty()) return groups;
@@ -101,45 +98,42 @@ UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& paramete
 
 void validate(const Config& config) {
   if (config.stage < 0 || config.stage > 3)
-    throw ConfigError(fmt::format("config: stage is {}; expected 0, 1, 2 or 3", config.stage));
+    raise<ConfigError>("config: stage is {}; expected 0, 1, 2 or 3", config.stage);
   if (config.reduce_at_boundary && config.stage > 1)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "config: reduce_at_boundary keeps whole gradients, stage is {}; expected stage 0 or 1",
-        config.stage));
+        config.stage);
   const auto positive = [](const char* field, int64_t value) {
-    if (value < 1)
-      throw ConfigError(fmt::format("config: {} is {}; expected 1 or more", field, value));
+    if (value < 1) raise<ConfigError>("config: {} is {}; expected 1 or more", field, value);
   };
   positive("reduce_bucket_size", config.reduce_bucket_size);
   positive("allgather_bucket_size", config.allgather_bucket_size);
   positive("prefetch_units", config.prefetch_units);
   if (config.prefetch_bucket_size < 0 || config.param_persistence_threshold < 0)
-    throw ConfigError(
-        fmt::format("config: prefetch_bucket_size and param_persistence_threshold are {} and {}; "
-                    "expected 0 or more",
-                    config.prefetch_bucket_size, config.param_persistence_threshold));
+    raise<ConfigError>(
+        "config: prefetch_bucket_size and param_persistence_threshold are {} and {}; "
+        "expected 0 or more",
+        config.prefetch_bucket_size, config.param_persistence_threshold);
   if (config.compute != DType::f32 && config.compute != DType::bf16 && config.compute != DType::f16)
-    throw ConfigError(
-        fmt::format("config: compute is {}; expected f32, bf16 or f16", config.compute));
+    raise<ConfigError>("config: compute is {}; expected f32, bf16 or f16", config.compute);
   const auto f32_or_bf16 = [](const char* field, DType dtype) {
     if (dtype != DType::f32 && dtype != DType::bf16)
-      throw ConfigError(fmt::format("config: {} is {}; expected f32 or bf16", field, dtype));
+      raise<ConfigError>("config: {} is {}; expected f32 or bf16", field, dtype);
   };
   f32_or_bf16("grad_accum", config.grad_accum);
   f32_or_bf16("load", config.load);
   f32_or_bf16("optimizer", config.optimizer);
   if (config.optimizer == DType::bf16 && config.compute != DType::bf16)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "config: optimizer is bf16, compute is {}; expected bf16 for both, or optimizer f32",
-        config.compute));
+        config.compute);
   validate(config.loss_scaling);
   const OffloadOptions& offload = config.offload;
   for (const auto& [field, space] :
        {std::pair("parameter", offload.parameter), std::pair("gradient", offload.gradient),
         std::pair("optimizer", offload.optimizer), std::pair("activation", offload.activation)})
     if (space == Space::pinned)
-      throw Unsupported(
-          fmt::format("config: offload.{} is {}; expected device, host or file", field, space));
+      raise<Unsupported>("config: offload.{} is {}; expected device, host or file", field, space);
   check_config(offload.sub_group_size >= 1, "offload.sub_group_size",
                static_cast<double>(offload.sub_group_size), "1 or more");
   check_config(offload.optimizer_ratio >= 0.0 && offload.optimizer_ratio <= 1.0,
@@ -149,17 +143,17 @@ void validate(const Config& config) {
   check_config(offload.parameter_buffer >= 1, "offload.parameter_buffer",
                static_cast<double>(offload.parameter_buffer), "1 or more");
   if (offload.parameter != Space::device && config.stage != 3)
-    throw ConfigError(
-        fmt::format("config: offload.parameter needs stage 3, where values are shards between "
-                    "their uses; got stage {}",
-                    config.stage));
+    raise<ConfigError>(
+        "config: offload.parameter needs stage 3, where values are shards between "
+        "their uses; got stage {}",
+        config.stage);
   validate(config.update);
   if (config.update.stochastic_rounding && config.optimizer != DType::bf16)
-    throw ConfigError(
-        fmt::format("config: update.stochastic_rounding is on, optimizer is {}; expected bf16: "
-                    "f32 masters lose nothing, and every step rounds their copies anew; try "
-                    "--precision fsdp-memory, which keeps no masters",
-                    config.optimizer));
+    raise<ConfigError>(
+        "config: update.stochastic_rounding is on, optimizer is {}; expected bf16: "
+        "f32 masters lose nothing, and every step rounds their copies anew; try "
+        "--precision fsdp-memory, which keeps no masters",
+        config.optimizer);
   check_config(std::isfinite(config.clip_norm) && config.clip_norm >= 0.0f, "clip_norm",
                config.clip_norm, "a finite number from 0, where 0 means no clipping");
 }
@@ -192,8 +186,8 @@ const char* name_of(PrecisionPreset preset) { return preset_names[static_cast<si
 PrecisionPreset precision_preset(const std::string& name) {
   for (size_t i = 0; i < std::size(preset_names); ++i)
     if (name == preset_names[i]) return static_cast<PrecisionPreset>(i);
-  throw ConfigError(
-      fmt::format("precision: no '{}'; expected one of deepspeed, fsdp-mixed, fsdp-memory", name));
+  raise<ConfigError>("precision: no '{}'; expected one of deepspeed, fsdp-mixed, fsdp-memory",
+                     name);
 }
 
 Precision precision_of(PrecisionPreset preset) { return presets[static_cast<size_t>(preset)]; }
@@ -209,15 +203,14 @@ Precision precision_of(const Config& config) {
 
 Config with_precision(Config config, const Precision& precision) {
   if (precision.local != precision.optimizer)
-    throw ConfigError(
-        fmt::format("precision: local is {}, optimizer is {}; expected the same, because masters "
-                    "and moments have one dtype",
-                    precision.local, precision.optimizer));
+    raise<ConfigError>(
+        "precision: local is {}, optimizer is {}; expected the same, because masters "
+        "and moments have one dtype",
+        precision.local, precision.optimizer);
   const DType computed = precision.mixed.value_or(precision.local);
   if (precision.compute != computed)
-    throw ConfigError(fmt::format("precision: compute is {}; expected {}, as {} says",
-                                  precision.compute, computed,
-                                  precision.mixed ? "mixed" : "local without mixed"));
+    raise<ConfigError>("precision: compute is {}; expected {}, as {} says", precision.compute,
+                       computed, precision.mixed ? "mixed" : "local without mixed");
   config.load = precision.load;
   config.compute = precision.compute;
   config.optimizer = precision.optimizer;

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/engine_state.h"
@@ -22,9 +21,9 @@ struct Local {
 
 void require_writable(const Parameter& parameter, const State& state) {
   if (state == State::gradient)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "write: gradients of '{}' come from backward; expected master or a state of the optimizer",
-        parameter.name));
+        parameter.name);
 }
 
 Local local_state(EngineState& s, const Parameter& parameter, const State& state) {
@@ -231,12 +230,11 @@ Engine::Held Engine::held(const Parameter& parameter, const State& state) const 
 void Engine::write(const Parameter& parameter, const State& state, std::span<const float> values) {
   require_writable(parameter, state);
   const std::vector<State> all = states(parameter);
-  const bool exists = std::find(all.begin(), all.end(), state) != all.end();
+  const bool exists = std::ranges::find(all, state) != all.end();
   const Shape shape = shape_of(parameter, state).value_or(parameter.shape);
   const size_t numel = exists ? static_cast<size_t>(shape.numel()) : 0;
   if (values.size() != numel && !state_->on_meta())
-    throw ShapeError(
-        fmt::format("write: '{}' takes {} values, got {}", parameter.name, numel, values.size()));
+    raise<ShapeError>("write: '{}' takes {} values, got {}", parameter.name, numel, values.size());
   const Held held = this->held(parameter, state);
   if (!state_->on_meta())
     values =
@@ -254,13 +252,13 @@ void Engine::write_held(const Parameter& parameter, const State& state, Held hel
   require_writable(parameter, state);
   const Held all = this->held(parameter, state);
   if (held.begin < held.end && (held.begin < all.begin || held.end > all.end))
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "write: elements {} to {} of '{}' are not on this rank; expected some of {} to {}",
-        held.begin, held.end, parameter.name, all.begin, all.end));
+        held.begin, held.end, parameter.name, all.begin, all.end);
   if (const auto numel = static_cast<size_t>(held.end - held.begin);
       values.size() != numel && !state_->on_meta())
-    throw ShapeError(fmt::format("write: '{}' takes {} values on this rank, got {}", parameter.name,
-                                 numel, values.size()));
+    raise<ShapeError>("write: '{}' takes {} values on this rank, got {}", parameter.name, numel,
+                      values.size());
   Storage& storage = state_->storage_of(parameter);
   if (state_->snapshot) state_->snapshot->wait_until_read();
   const Tensor shaped = shaped_state(storage, parameter, state);

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/optimizer/update.h"
@@ -27,9 +26,8 @@ std::string update_scale(LossScaler& scaler, const std::optional<std::string>& n
   try {
     return scaler.update(non_finite.has_value());
   } catch (const Error& error) {
-    throw Error(
-        fmt::format("{} The gradient of {} is not finite; try bf16, which has the range of f32.",
-                    error.what(), *non_finite));
+    raise<Error>("{} The gradient of {} is not finite; try bf16, which has the range of f32.",
+                 error.what(), *non_finite);
   }
 }
 
@@ -63,16 +61,16 @@ void check_groups(const ParameterStore& store, const UpdateOptions& options, con
       ++counts[static_cast<size_t>(group - options.groups.data())];
   if (mesh) counts = sum_over_parts(counts, *mesh, device, "parameter groups");
   if (mesh && device.type() == Device::Type::meta) return;  // it does not know the other parts
-  const auto unused = std::find(counts.begin(), counts.end(), 0);
+  const auto unused = std::ranges::find(counts, 0);
   if (unused == counts.end()) return;
   const size_t index = static_cast<size_t>(unused - counts.begin());
   const auto& all = store.parameters();
-  const auto trained = std::find_if(all.begin(), all.end(),
-                                    [](const auto& parameter) { return parameter->trainable; });
-  throw ConfigError(fmt::format(
+  const auto trained =
+      std::ranges::find_if(all, [](const auto& parameter) { return parameter->trainable; });
+  raise<ConfigError>(
       "config: parameter group {} '{}' decides for no parameter; expected a pattern of names like "
       "'{}' that no earlier group matches",
-      index + 1, options.groups[index].pattern, trained == all.end() ? "" : (*trained)->name));
+      index + 1, options.groups[index].pattern, trained == all.end() ? "" : (*trained)->name);
 }
 
 }  // namespace
@@ -151,17 +149,16 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
 
 size_t EngineState::index_of(const Unit& unit) const {
   if (!store.has(unit))
-    throw ConfigError(fmt::format(
-        "engine: unit '{}' is not of the store that the engine was made with", unit.name));
+    raise<ConfigError>("engine: unit '{}' is not of the store that the engine was made with",
+                       unit.name);
   return static_cast<size_t>(unit.index);
 }
 
 Storage& EngineState::storage_of(const Parameter& parameter) {
   const size_t index = static_cast<size_t>(parameter.index);
   if (index >= places.size() || store.parameters()[index].get() != &parameter)
-    throw ConfigError(
-        fmt::format("engine: parameter '{}' is not of the store that the engine was made with",
-                    parameter.name));
+    raise<ConfigError>("engine: parameter '{}' is not of the store that the engine was made with",
+                       parameter.name);
   return storages[places[index]];
 }
 
@@ -171,10 +168,10 @@ void EngineState::check_store(const char* operation) const {
   const std::string added =
       is_parameter ? fmt::format("parameter '{}'", store.parameters()[places.size()]->name)
                    : fmt::format("unit '{}'", store.units()[users.size()]->name);
-  throw ConfigError(
-      fmt::format("{}: {} was added to the store after the engine was made; expected the store to "
-                  "stay as it was; make the engine after the whole model",
-                  operation, added));
+  raise<ConfigError>(
+      "{}: {} was added to the store after the engine was made; expected the store to "
+      "stay as it was; make the engine after the whole model",
+      operation, added);
 }
 
 void EngineState::clear_gradients() {
@@ -256,8 +253,7 @@ void EngineState::note_gradients(const GradientSummary& gradients, const Clippin
 GradientSums EngineState::begin_update(const char* operation) {
   check_store(operation);
   if (micro_batches == 0)
-    throw ConfigError(
-        fmt::format("{}: no micro-batch since the last one; call backward first", operation));
+    raise<ConfigError>("{}: no micro-batch since the last one; call backward first", operation);
   residency.finish();
   mirrors.finish();
   if (config.reduce_at_boundary)
@@ -268,7 +264,7 @@ GradientSums EngineState::begin_update(const char* operation) {
 StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   EngineState& s = *state_;
   if (!std::isfinite(rate))
-    throw ConfigError(fmt::format("step: rate is {:f}; expected a finite number", rate));
+    raise<ConfigError>("step: rate is {:f}; expected a finite number", rate);
   const PhaseScope phase(s.device, "step");
   GradientSums sums = s.begin_update("step");
   const Clipping clipping{.micro_batches = s.micro_batches * s.comm.size(),
@@ -302,10 +298,10 @@ StepResult Engine::observe(const std::string& stream) {
     return has_stream(*entry.optimizer, stream);
   };
   const auto& all = s.optimizers.all();
-  if (std::none_of(all.begin(), all.end(), declares))
-    throw ConfigError(fmt::format(
+  if (std::ranges::none_of(all, declares))
+    raise<ConfigError>(
         "observe: no optimizer declares the stream '{}'; expected a name of Optimizer::streams()",
-        stream));
+        stream);
   const GradientSums sums = s.begin_update("observe");
   const Clipping mean{.micro_batches = s.micro_batches * s.comm.size(),
                       .loss_scale = s.scaler.scale()};
@@ -328,10 +324,10 @@ StepResult Engine::observe(const std::string& stream) {
 double target_weight(const StepTargets& targets) {
   const auto& [own, all, micro_batches] = targets;
   if (own < 0 || own > all || micro_batches < 1)
-    throw ConfigError(
-        fmt::format("target_weight: {} targets in a micro-batch, {} in its step of {} "
-                    "micro-batches; expected 0 to those of the step, and one micro-batch or more",
-                    own, all, micro_batches));
+    raise<ConfigError>(
+        "target_weight: {} targets in a micro-batch, {} in its step of {} "
+        "micro-batches; expected 0 to those of the step, and one micro-batch or more",
+        own, all, micro_batches);
   if (own == 0) return 0.0;
   return static_cast<double>(micro_batches) * static_cast<double>(own) / static_cast<double>(all);
 }
@@ -344,8 +340,8 @@ double Engine::mean_loss(std::span<const double> own, int64_t count) {
   const Mesh* mesh = state_->mesh;
   const bool has_losses = !mesh || mesh->is_last_stage();
   if (has_losses && static_cast<int64_t>(own.size()) != count)
-    throw ConfigError(
-        fmt::format("mean_loss: {} losses; expected those of {} micro-batches", own.size(), count));
+    raise<ConfigError>("mean_loss: {} losses; expected those of {} micro-batches", own.size(),
+                       count);
   Communicator& comm = state_->comm;
   const int64_t ranks = comm.size();
   std::vector<double> all(own.begin(), own.end());
@@ -396,8 +392,8 @@ void Engine::set_loss_scaler(const std::optional<LossScaler::State>& state) {
 
 void Engine::set_steps(int64_t taken, int64_t skipped) {
   if (taken < 0 || skipped < 0)
-    throw ConfigError(fmt::format(
-        "set_steps: taken is {} and skipped is {}; expected counts from 0", taken, skipped));
+    raise<ConfigError>("set_steps: taken is {} and skipped is {}; expected counts from 0", taken,
+                       skipped);
   state_->taken = taken;
   state_->skipped = skipped;
   state_->clear_gradients();
@@ -437,10 +433,10 @@ void Engine::release(const Unit& unit, Stream&) noexcept {
 Tensor Engine::value(const Parameter& parameter) const {
   const Storage& storage = state_->storage_of(parameter);
   if (state_->users[static_cast<size_t>(parameter.unit->index)] == 0)
-    throw NotResident(
-        fmt::format("value: '{}' is read outside its unit; expected unit '{}' to be open; open it "
-                    "with Tape::Use use(tape, unit)",
-                    parameter.name, parameter.unit->name));
+    raise<NotResident>(
+        "value: '{}' is read outside its unit; expected unit '{}' to be open; open it "
+        "with Tape::Use use(tape, unit)",
+        parameter.name, parameter.unit->name);
   const Tensor& whole = is_updated(parameter) ? storage.trainable.whole : storage.frozen.whole;
   return whole.alias(state_->begin_of(parameter) * size_of(storage.compute), parameter.shape,
                      storage.compute);

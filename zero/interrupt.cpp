@@ -106,8 +106,7 @@ CommonStop::CommonStop(int64_t ranks, const InterruptScope& interrupt)
 bool CommonStop::reached(int rank) {
   const std::lock_guard lock(mutex_);
   int64_t& passed = passed_[static_cast<size_t>(rank)];
-  if (stop_ < 0 && interrupt_.signal() != 0)
-    stop_ = *std::max_element(passed_.begin(), passed_.end());
+  if (stop_ < 0 && interrupt_.signal() != 0) stop_ = *std::ranges::max_element(passed_);
   if (stop_ >= 0 && passed >= stop_) return true;
   ++passed;
   return false;

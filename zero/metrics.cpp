@@ -9,7 +9,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
@@ -44,21 +43,21 @@ void drop_from(const std::string& path, int64_t step) {
   for (std::string line; std::getline(file, line) && !file.eof() && is_before(line, step);)
     kept += line.size() + 1;
   std::filesystem::resize_file(path, kept, error);
-  if (error) throw FileError(fmt::format("{} cannot be shortened: {}", path, error.message()));
+  if (error) raise<FileError>("{} cannot be shortened: {}", path, error.message());
 }
 
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_step)
     : path_(path), file_(std::fopen(path.c_str(), "ae"), std::fclose) {
-  if (!file_) throw FileError(fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
+  if (!file_) raise<FileError>("{} cannot be written: {}", path, std::strerror(errno));
   std::error_code special;
   if (!std::filesystem::is_regular_file(path, special)) return;
   // The lock ends with the process. A file system without locks has another error.
   const auto lock = [&] { return ::flock(fileno(file_.get()), LOCK_EX | LOCK_NB); };
   if (retried(lock) != 0 && errno == EWOULDBLOCK)
-    throw FileError(fmt::format(
-        "{} cannot be written: another run writes it; expected a file for each run", path));
+    raise<FileError>("{} cannot be written: another run writes it; expected a file for each run",
+                     path);
   if (resumed)
     drop_from(path, first_step);
   else
@@ -68,7 +67,7 @@ MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_st
 void MetricsFile::write_line(const std::string& line) {
   // Flushed at once, so that a reader of the file sees each step when it ends.
   if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0)
-    throw FileError(fmt::format("writing {} failed: {}", path_, std::strerror(errno)));
+    raise<FileError>("writing {} failed: {}", path_, std::strerror(errno));
 }
 
 void MetricsFile::write(const StepRecord& r) {
@@ -144,10 +143,10 @@ void note_memory(MemoryRows& rows, TrainerMoment moment, const MicroBatch& batch
 StepLaunchNotes::StepLaunchNotes(const Device& device, int64_t step)
     : device_(device), step_(step) {
   if (!device.launches())
-    throw ConfigError(
-        fmt::format("launches: {} does not count them; expected a device made with "
-                    "DeviceOptions::count_launches",
-                    device.name()));
+    raise<ConfigError>(
+        "launches: {} does not count them; expected a device made with "
+        "DeviceOptions::count_launches",
+        device.name());
 }
 
 void StepLaunchNotes::note(TrainerMoment moment, const MicroBatch& batch) {

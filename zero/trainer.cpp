@@ -7,11 +7,9 @@
 #include <utility>
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/pending.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
@@ -39,17 +37,17 @@ TrainerPosition position_in(const CheckpointInfo& info, const std::string& path)
   const auto count = [&](const char* key) {
     const auto found = json.find(key);
     if (found == json.end() || !found->is_number_integer() || found->get<int64_t>() < 0)
-      throw FileError(
-          fmt::format("resume: {}: its config has no count '{}' as a trainer writes it; expected a "
-                      "checkpoint of zero::Trainer; try TrainerHooks::position_of",
-                      path, key));
+      raise<FileError>(
+          "resume: {}: its config has no count '{}' as a trainer writes it; expected a "
+          "checkpoint of zero::Trainer; try TrainerHooks::position_of",
+          path, key);
     return found->get<int64_t>();
   };
   if (!json.is_object() || json.value("schema", Json()) != schema)
-    throw FileError(
-        fmt::format("resume: {}: its config is not of schema {}; expected a checkpoint of "
-                    "zero::Trainer; try TrainerHooks::position_of",
-                    path, schema));
+    raise<FileError>(
+        "resume: {}: its config is not of schema {}; expected a checkpoint of "
+        "zero::Trainer; try TrainerHooks::position_of",
+        path, schema);
   TrainerPosition position{.samples = count("samples"),
                            .skipped_samples = count("skipped_samples")};
   if (const auto score = json.find("score"); score != json.end() && score->is_number())
@@ -59,8 +57,7 @@ TrainerPosition position_in(const CheckpointInfo& info, const std::string& path)
 
 void check(const char* name, int64_t value, int64_t minimum) {
   if (value < minimum)
-    throw ConfigError(
-        fmt::format("trainer: {}: expected {} or more, got {}", name, minimum, value));
+    raise<ConfigError>("trainer: {}: expected {} or more, got {}", name, minimum, value);
 }
 
 /// RAII: the device records a trace.
@@ -163,9 +160,8 @@ Var TrainerState::forward(Tape& tape, const Var& input, int64_t index) {
   MicroBatch batch = micro_batch(index);
   if (task.batch) batch.tensors = task.batch(batch);
   if (task.batch && batch.tensors.empty())
-    throw ConfigError(
-        fmt::format("trainer: batch: expected the tensors of samples {} to {}, got none",
-                    batch.first_sample, batch.first_sample + batch.samples));
+    raise<ConfigError>("trainer: batch: expected the tensors of samples {} to {}, got none",
+                       batch.first_sample, batch.first_sample + batch.samples);
   batch.input = input;
   observe(TrainerMoment::batch_ready, batch);
   Var output;
@@ -210,11 +206,11 @@ void TrainerState::run_micro_batches(int64_t count) {
     run_pipeline(engine.mesh(), options.pipeline, count, task.stage_output(options.micro_batch),
                  device, *this);
   } catch (const StopTraining&) {
-    throw ConfigError(
-        fmt::format("trainer: StopTraining was thrown within a micro-batch of step {}, where the "
-                    "stages of a pipeline are at different points; expected it from a hook between "
-                    "micro-batches; try TrainerHooks::give_up",
-                    engine.steps()));
+    raise<ConfigError>(
+        "trainer: StopTraining was thrown within a micro-batch of step {}, where the "
+        "stages of a pipeline are at different points; expected it from a hook between "
+        "micro-batches; try TrainerHooks::give_up",
+        engine.steps());
   }
 }
 
@@ -224,7 +220,7 @@ void TrainerState::run_micro_batches(int64_t count) {
 int TrainerState::agree_on(int reason) const {
   constexpr int reasons = 5, digit_bits = 15;
   if (reason < 0 || reason > reasons)
-    throw ConfigError(fmt::format("trainer: stop: expected 0 to 5, got {}", reason));
+    raise<ConfigError>("trainer: stop: expected 0 to 5, got {}", reason);
   Communicator& ranks = engine.world();
   if (ranks.size() == 1) return reason;
   const bool counts = reason > 0 && (reason < reasons || ranks.rank() == 0);
@@ -261,10 +257,10 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
         "trainer: hooks: expected both describe and position_of, or neither; a position that is "
         "written has to be read");
   if (engine.mesh() && engine.mesh()->shape.pipeline > 1 && !task.stage_output)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "trainer: stage_output: expected a function that gives the shape of what passes "
         "between the {} stages, got none",
-        engine.mesh()->shape.pipeline));
+        engine.mesh()->shape.pipeline);
   validate(options.schedule);
   state_ =
       std::make_unique<TrainerState>(engine, std::move(options), std::move(task), std::move(hooks));
@@ -274,10 +270,10 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
     if (rampup.start > s.whole_batch() || rampup.increment < 1 ||
         (s.whole_batch() - rampup.start) % rampup.increment != 0 ||
         rampup.common(s.whole_batch()) % micro != 0)
-      throw ConfigError(
-          fmt::format("trainer: rampup: expected steps from {} by {} that end at the batch of {} "
-                      "samples and that micro_batch x data ranks, {}, divides",
-                      rampup.start, rampup.increment, s.whole_batch(), micro));
+      raise<ConfigError>(
+          "trainer: rampup: expected steps from {} by {} that end at the batch of {} "
+          "samples and that micro_batch x data ranks, {}, divides",
+          rampup.start, rampup.increment, s.whole_batch(), micro);
   if (s.options.checkpoints) {
     CheckpointDirectory::Options directory = *s.options.checkpoints;
     if (!directory.loss_of)
@@ -333,11 +329,11 @@ bool Trainer::resume(const std::string& path) {
     const std::string step_n = fmt::format("{}/step_{}", path, steps);
     chosen = open_checkpoint(path_exists(step_n) ? step_n : path);
     if (const int64_t found = chosen->manifest().info.steps; found != steps)
-      throw FileError(
-          fmt::format("resume: {}: rank 0 chose the checkpoint of step {}, this rank finds that of "
-                      "step {}; expected a directory that all ranks see alike; try again, or give "
-                      "the path of one step_N",
-                      path, steps, found));
+      raise<FileError>(
+          "resume: {}: rank 0 chose the checkpoint of step {}, this rank finds that of "
+          "step {}; expected a directory that all ranks see alike; try again, or give "
+          "the path of one step_N",
+          path, steps, found);
   }
   resume(*chosen);
   return true;
@@ -358,9 +354,8 @@ void TrainerState::note_bad(const TrainedStep& done) {
     first_bad = (step.skipped ? "the gradient of " : "the loss") + step.bad_tensor +
                 fmt::format(" of step {} is not finite", done.step);
   if (bad_steps > 0 && bad_steps == options.max_bad_steps)
-    throw Error(fmt::format(
-        "trainer: {} steps in a row taught nothing: {}; try a lower rate, clipping or f32",
-        bad_steps, first_bad));
+    raise<Error>("trainer: {} steps in a row taught nothing: {}; try a lower rate, clipping or f32",
+                 bad_steps, first_bad);
 }
 
 TrainingEnd Trainer::run() {
@@ -400,10 +395,10 @@ std::optional<TrainedStep> Trainer::step() {
   Engine& engine = s.engine;
   const int64_t step = engine.steps();
   if (engine.micro_batches() != 0)
-    throw ConfigError(
-        fmt::format("trainer: step {}: expected no gradients, got {} micro-batches of a step that "
-                    "did not end; try Engine::drop_gradients()",
-                    step, engine.micro_batches()));
+    raise<ConfigError>(
+        "trainer: step {}: expected no gradients, got {} micro-batches of a step that "
+        "did not end; try Engine::drop_gradients()",
+        step, engine.micro_batches());
   const bool traced = step >= s.options.trace_first && step < s.options.trace_end;
   const TraceScope trace(s.device, traced ? s.options.trace : nullptr, engine.world().rank());
   TraceSpan span(s.device.compute(), "step");

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {

@@ -64,7 +64,7 @@ void check_layout(const char* op, const char* name, const Tensor& tensor, const 
     refuse(op, fmt::format("{} has {} elements, shape {}", name, tensor.numel(), tensor.shape()),
            fmt::format("at least {} elements, which its layout needs", end));
   if (access == Access::read) return;
-  std::sort(axes.begin(), axes.end());
+  std::ranges::sort(axes);
   int64_t span = s.D;
   for (const auto& [stride, extent] : axes) {
     if (extent == 1) continue;

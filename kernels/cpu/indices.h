@@ -30,9 +30,8 @@ inline void check_indices(const char* op, const char* name, const Tensor& indice
   for (int64_t i = 0; i < indices.numel(); ++i) {
     const int64_t value = values[i];
     if ((value >= 0 && value < bound) || value == ignored) continue;
-    throw ShapeError(fmt::format("{}: {} holds {} at element {}; expected 0 to {}{}", op, name,
-                                 value, i, bound - 1,
-                                 ignored ? fmt::format(", or {} to ignore it", *ignored) : ""));
+    raise<ShapeError>("{}: {} holds {} at element {}; expected 0 to {}{}", op, name, value, i,
+                      bound - 1, ignored ? fmt::format(", or {} to ignore it", *ignored) : "");
   }
 }
 

@@ -1,5 +1,8 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 
+#include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/kernels/elementwise/gated.h"
+#include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -83,5 +86,86 @@ ZG_KERNEL(BinaryBackward, binary_backward)
 ZG_KERNEL(Where, where)
 ZG_KERNEL(Axpby, axpby)
 ZG_KERNEL(Cast, cast)
+
+void check_dropout(const char* op, float probability, int64_t elements) {
+  if (!(probability >= 0.0f && probability < 1.0f))
+    raise<ConfigError>("{}: dropout probability is {:f}; expected a number in [0, 1)", op,
+                       probability);
+  if (probability > 0.0f && elements > max_dropout_elements)
+    raise<ShapeError>(
+        "{}: a sample has {} elements; expected at most 2^34, because one word of a Philox "
+        "counter, of 32 bits, numbers blocks of four elements",
+        op, elements);
+}
+
+void validate(const Dropout& a) {
+  const char* op = "dropout";
+  check_dtype(op, "x", a.x, floating);
+  if (a.x.shape().rank() == 0)
+    throw ShapeError("dropout: x is a scalar; expected [samples, elements]");
+  check_dtype(op, "y", a.y, a.x.dtype());
+  check_shape(op, "y", a.y, a.x.shape());
+  if (a.residual) {
+    check_dtype(op, "residual", a.residual, a.x.dtype());
+    check_shape(op, "residual", a.residual, a.x.shape());
+  }
+  const int64_t samples = a.x.extent(0);
+  check_dropout(op, a.probability, samples > 0 ? a.x.numel() / samples : 0);
+}
+
+ZG_KERNEL(Dropout, dropout)
+
+const char* name_of(Gate form) {
+  constexpr const char* names[] = {"silu", "gelu_tanh", "gelu_erf"};
+  return names[static_cast<size_t>(form)];
+}
+
+void validate(const GatedForward& a) {
+  const char* op = "gated_forward";
+  check_dtype(op, "gate", a.gate, floating);
+  check_like(op, "up", a.up, a.gate);
+  check_like(op, "y", a.y, a.gate);
+}
+
+void validate(const GatedBackward& a) {
+  const char* op = "gated_backward";
+  check_dtype(op, "gate", a.gate, floating);
+  check_like(op, "up", a.up, a.gate);
+  check_like(op, "dy", a.dy, a.gate);
+  check_like(op, "dgate", a.dgate, a.gate);
+  check_like(op, "dup", a.dup, a.gate);
+}
+
+ZG_KERNEL(GatedForward, gated_forward)
+ZG_KERNEL(GatedBackward, gated_backward)
+
+namespace {
+
+void check_form(const char* op, Activation activation) {
+  if (activation != Activation::gelu_tanh && activation != Activation::gelu_erf)
+    throw ConfigError(std::string(op) +
+                      ": activation is none; expected Activation::gelu_tanh or gelu_erf");
+}
+
+}  // namespace
+
+void validate(const GeluForward& a) {
+  const char* op = "gelu_forward";
+  check_dtype(op, "x", a.x, floating);
+  check_like(op, "y", a.y, a.x);
+  check_form(op, a.activation);
+}
+
+void validate(const GeluBackward& a) {
+  const char* op = "gelu_backward";
+  check_dtype(op, "x", a.x, floating);
+  check_like(op, "dy", a.dy, a.x);
+  check_like(op, "dx", a.dx, a.x);
+  if (a.y) check_like(op, "y", a.y, a.x);
+  check_form(op, a.activation);
+}
+
+ZG_KERNEL(GeluForward, gelu_forward)
+ZG_KERNEL(GeluBackward, gelu_backward)
 
 }  // namespace zg

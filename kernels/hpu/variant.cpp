@@ -15,8 +15,7 @@ constexpr const char* variant_names[] = {"portable", "sub_groups", "dpas"};
 Variant best_of(int index) {
   if (dpas_sub_group_size(index) > 0) return Variant::dpas;
   const auto& sizes = features_of(index).sub_groups;
-  return std::find(sizes.begin(), sizes.end(), 16) == sizes.end() ? Variant::portable
-                                                                  : Variant::sub_groups;
+  return std::ranges::find(sizes, 16) == sizes.end() ? Variant::portable : Variant::sub_groups;
 }
 
 }  // namespace
@@ -25,8 +24,7 @@ Variant variant_of(const Stream& stream) {
   const char* const asked = std::getenv("ZG_HPU_VARIANT");
   const int index = stream.device().index();
   if (!asked) return best_of(index);
-  const auto found =
-      std::find(std::begin(variant_names), std::end(variant_names), std::string(asked));
+  const auto found = std::ranges::find(variant_names, std::string(asked));
   if (found == std::end(variant_names))
     raise<ConfigError>("ZG_HPU_VARIANT: expected portable, sub_groups or dpas, got '{}'", asked);
   const auto variant = static_cast<Variant>(found - variant_names);

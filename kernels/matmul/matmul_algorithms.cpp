@@ -16,8 +16,6 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
-#include "zerograd/runtime/text/print.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {

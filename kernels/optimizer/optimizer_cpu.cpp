@@ -123,7 +123,7 @@ void optimizer_update(const OptimizerUpdate& a, Workspace workspace, Stream& str
   int64_t numel = 0;
   for (const OptimizerTensor& tensor : a.tensors) ends.push_back(numel += tensor.parameter.numel());
   parallel_for(stream.traits().threads, numel, chunk_elements, [&](int64_t begin, int64_t end) {
-    auto tensor_end = std::upper_bound(ends.begin(), ends.end(), begin);
+    auto tensor_end = std::ranges::upper_bound(ends, begin);
     for (; begin < end; ++tensor_end) {
       const OptimizerTensor& tensor = a.tensors[static_cast<size_t>(tensor_end - ends.begin())];
       const int64_t start = *tensor_end - tensor.parameter.numel(),

@@ -14,11 +14,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
@@ -43,7 +41,7 @@ void refuse_error(const json& answer, const std::string& place) {
   if (!answer.contains("error")) return;
   const std::string line =
       answer["line"].is_null() ? "" : fmt::format(", line {}", answer["line"].dump());
-  throw FileError(fmt::format("{}{}: {}", place, line, printable(answer["error"], 1000)));
+  raise<FileError>("{}{}: {}", place, line, printable(answer["error"], 1000));
 }
 
 }  // namespace
@@ -94,7 +92,7 @@ struct ChatRenderer::Child {
   Child() {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-      throw Unsupported(fmt::format("chat template: no socket: {}", std::strerror(errno)));
+      raise<Unsupported>("chat template: no socket: {}", std::strerror(errno));
     socket = ends[0];
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -120,8 +118,7 @@ struct ChatRenderer::Child {
     close(ends[1]);
     if (error != 0) {
       close(socket);
-      throw Unsupported(
-          fmt::format("python3 cannot be started: {}; {}", std::strerror(error), package));
+      raise<Unsupported>("python3 cannot be started: {}; {}", std::strerror(error), package);
     }
   }
 
@@ -188,8 +185,7 @@ ChatRenderer::ChatRenderer(ChatTemplate chat_template, Text text, int64_t second
   child_->seconds = seconds;
   for (const std::string& program : {template_.text, template_.tool_text})
     if (const size_t at = valid_utf8(program); at < program.size())
-      throw FileError(
-          fmt::format("{}: expected UTF-8, got another byte at offset {}", template_.name, at));
+      raise<FileError>("{}: expected UTF-8, got another byte at offset {}", template_.name, at);
   const json task = {{"template", template_.text},
                      {"tool_template", template_.tool_text},
                      {"variables", parse_json_object(template_.variables, template_.name)},
@@ -200,8 +196,8 @@ ChatRenderer::ChatRenderer(ChatTemplate chat_template, Text text, int64_t second
                      {"bytes", memory}};
   const json answer = child_->ask(task.dump());
   if (answer.contains("missing"))
-    throw Unsupported(fmt::format("python3 has no package {}; {}",
-                                  answer["missing"].get<std::string>(), package));
+    raise<Unsupported>("python3 has no package {}; {}", answer["missing"].get<std::string>(),
+                       package);
   refuse_error(answer, template_.name);
 }
 

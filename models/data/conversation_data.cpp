@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "zerograd/models/data/indexed_dataset.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -49,8 +48,8 @@ ConversationDataset::Samples::Samples(std::vector<Conversation> all,
 
 void ConversationDataset::Samples::keep(Conversation conversation, int64_t most) {
   if (conversation.tokens.size() != conversation.is_target.size())
-    throw ConfigError(fmt::format("conversations: {} tokens and {} of is_target; expected as many",
-                                  conversation.tokens.size(), conversation.is_target.size()));
+    raise<ConfigError>("conversations: {} tokens and {} of is_target; expected as many",
+                       conversation.tokens.size(), conversation.is_target.size());
   const bool is_cut = static_cast<int64_t>(conversation.tokens.size()) > most;
   if (is_cut) {
     conversation.tokens.resize(static_cast<size_t>(most));
@@ -73,8 +72,7 @@ void ConversationDataset::Samples::pack(int64_t block_size, Order order) {
   std::iota(by_turn.begin(), by_turn.end(), 0);
   const auto length = [&](int64_t i) { return length_of(conversations[static_cast<size_t>(i)]); };
   if (order == Order::random)
-    std::stable_sort(by_turn.begin(), by_turn.end(),
-                     [&](int64_t a, int64_t b) { return length(a) > length(b); });
+    std::ranges::stable_sort(by_turn, [&](int64_t a, int64_t b) { return length(a) > length(b); });
   std::vector<int64_t> lengths;
   lengths.reserve(by_turn.size());
   for (const int64_t i : by_turn) lengths.push_back(length(i));
@@ -88,8 +86,8 @@ std::vector<std::vector<int64_t>> best_fit(std::span<const int64_t> lengths, int
   std::set<std::pair<int64_t, int64_t>> rooms;  // the room in a bin, and the bin's index
   for (size_t i = 0; i < lengths.size(); ++i) {
     if (lengths[i] < 1 || lengths[i] > capacity)
-      throw ConfigError(fmt::format("best_fit: length {} is {}; expected 1 to the capacity {}", i,
-                                    lengths[i], capacity));
+      raise<ConfigError>("best_fit: length {} is {}; expected 1 to the capacity {}", i, lengths[i],
+                         capacity);
     const auto fullest = rooms.lower_bound({lengths[i], 0});
     std::pair<int64_t, int64_t> bin{capacity, static_cast<int64_t>(bins.size())};
     if (fullest == rooms.end()) {
@@ -106,8 +104,8 @@ std::vector<std::vector<int64_t>> best_fit(std::span<const int64_t> lengths, int
 
 std::vector<Conversation> split_off(std::vector<Conversation>& conversations, double fraction) {
   if (!(fraction >= 0.0 && fraction <= 1.0))
-    throw ConfigError(fmt::format(
-        "conversations: the validation fraction is {}; expected a number from 0 to 1", fraction));
+    raise<ConfigError>(
+        "conversations: the validation fraction is {}; expected a number from 0 to 1", fraction);
   const auto count = static_cast<int64_t>(conversations.size());
   const int64_t most = fraction < 1.0 ? std::max<int64_t>(0, count - 1) : count;
   const int64_t part =
@@ -124,8 +122,7 @@ ConversationDataset::ConversationDataset(std::vector<Conversation> training,
                                          const ConversationOptions& options)
     : options_(options) {
   if (options.block_size < 1)
-    throw ConfigError(
-        fmt::format("conversations: block_size is {}; expected 1 or more", options.block_size));
+    raise<ConfigError>("conversations: block_size is {}; expected 1 or more", options.block_size);
   const auto all = static_cast<int64_t>(training.size() + validation.size());
   int64_t longest = 0;
   for (const std::vector<Conversation>* part : {&training, &validation})
@@ -134,10 +131,10 @@ ConversationDataset::ConversationDataset(std::vector<Conversation> training,
   training_ = std::make_unique<const Samples>(std::move(training), options, options.order);
   validation_ = std::make_unique<const Samples>(std::move(validation), options, options.order);
   if (training_->samples.empty() && validation_->samples.empty())
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "conversations: none of {} has a target within the first {} tokens (the longest has {}); "
         "expected a larger block size than {}, or shorter prompts",
-        all, options.block_size + 1, longest, options.block_size));
+        all, options.block_size + 1, longest, options.block_size);
   int32_t smallest = 0, largest = 0;
   for (const Samples* part : {training_.get(), validation_.get()})
     for (const Conversation& conversation : part->conversations) {
@@ -148,8 +145,8 @@ ConversationDataset::ConversationDataset(std::vector<Conversation> training,
     }
   vocabulary_ = options.vocabulary > 0 ? options.vocabulary : int64_t{largest} + 1;
   if (smallest < 0 || largest >= vocabulary_)
-    throw ConfigError(fmt::format("conversations: token {}; expected 0 to {}, the vocabulary",
-                                  smallest < 0 ? smallest : largest, vocabulary_ - 1));
+    raise<ConfigError>("conversations: token {}; expected 0 to {}, the vocabulary",
+                       smallest < 0 ? smallest : largest, vocabulary_ - 1);
 }
 
 ConversationDataset::~ConversationDataset() = default;
@@ -174,8 +171,8 @@ int64_t ConversationDataset::epoch_samples(Split split) const {
 const std::vector<int64_t>& ConversationDataset::conversations(Split split, int64_t index) const {
   const int64_t count = epoch_samples(split);
   if (count == 0)
-    throw ConfigError(fmt::format("conversations: there are none to {}",
-                                  split == Split::train ? "train on" : "validate on"));
+    raise<ConfigError>("conversations: there are none to {}",
+                       split == Split::train ? "train on" : "validate on");
   int64_t place = index % count;
   if (split == Split::train && options_.order == Order::random)
     place = Permutation(options_.seed, "conversations", static_cast<uint64_t>(index / count),

@@ -5,10 +5,8 @@
 #include <utility>
 
 #include "zerograd/models/data/conversation_data.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::models {
 namespace {
@@ -120,10 +118,10 @@ RenderedConversation jinja_chat(const JsonNode& line, const ChatTemplate& jinja,
   for (size_t i = 0; i < chat.answers.size(); ++i) {
     const auto& [begin, end, message] = chat.answers[i];
     if (message < 0 && !by_role && !in_order)
-      throw FileError(fmt::format(
+      raise<FileError>(
           "{}: messages: weight, train and training have no effect: the template marks {} answers "
           "for {} messages of the assistant",
-          place, chat.answers.size(), by_assistant.size()));
+          place, chat.answers.size(), by_assistant.size());
     const bool is_learned =
         message >= 0 ? learned[static_cast<size_t>(message)] : by_role || learned[by_assistant[i]];
     if (is_learned && begin < end)
@@ -168,10 +166,10 @@ RenderedConversation rendered(const JsonNode& line, const ConversationFileOption
   const json& object = line.value;
   const bool is_chat = object.contains("messages"), has_prompt = object.contains("prompt");
   if (is_chat == has_prompt)
-    throw FileError(fmt::format(
+    raise<FileError>(
         "{}: expected {{\"prompt\": \"Hi\", \"response\": \"Hello\"}} or {{\"messages\": "
         "[{{\"role\": \"user\", \"content\": \"Hi\"}}, ...]}}, got {}",
-        place, is_chat ? "both in one object" : brief(object)));
+        place, is_chat ? "both in one object" : brief(object));
   if (is_chat && options.chat && options.chat->jinja)
     return jinja_chat(line, *options.chat->jinja, place, state);
   check_members(
@@ -231,9 +229,8 @@ ChatFormat chat_format(const std::string& text, const std::string& path) {
     format.roles[key] = {texts[0].text(), texts[1].text()};
   }
   if (!format.roles.count(assistant))
-    throw FileError(
-        fmt::format("{}: expected the role assistant, whose messages are learned, got {}", path,
-                    format.roles.empty() ? "no roles" : "the roles " + names_of(format)));
+    raise<FileError>("{}: expected the role assistant, whose messages are learned, got {}", path,
+                     format.roles.empty() ? "no roles" : "the roles " + names_of(format));
   return format;
 }
 
@@ -256,7 +253,7 @@ Conversation conversation_of(const RenderedConversation& rendered,
   try {
     if (!rendered.text.empty()) encoded = options.encode(rendered.text);
   } catch (const ConfigError& error) {
-    throw ConfigError(fmt::format("{}: {}", place, error.what()));
+    raise<ConfigError>("{}: {}", place, error.what());
   }
   Conversation conversation;
   if (rendered.is_document) conversation.tokens = options.first;
@@ -276,10 +273,10 @@ Conversation conversation_of(const RenderedConversation& rendered,
   // No token before the first one could predict it.
   if (!conversation.tokens.empty()) conversation.is_target.front() = false;
   if (std::ranges::count(conversation.is_target, true) == 0)
-    throw FileError(fmt::format(
+    raise<FileError>(
         "{}: there is nothing to predict; expected a response of two tokens or more, or a prompt "
         "before it",
-        place));
+        place);
   return conversation;
 }
 

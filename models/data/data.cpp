@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include "zerograd/models/data/random_stream.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 
@@ -19,19 +18,19 @@ class WindowDataset final : public Dataset {
       : sequence_(std::move(sequence)), options_(options) {
     const double fraction = options.validation_fraction;
     if (options.block_size < 1 || !(fraction >= 0.0 && fraction <= 1.0))
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "{}: expected a block size from 1 and a validation fraction in [0, 1], got {} and {:f}",
-          sequence_.path, options.block_size, fraction));
+          sequence_.path, options.block_size, fraction);
     const int64_t tokens = sequence_.tokens->size();
     const int64_t held_out = static_cast<int64_t>(static_cast<double>(tokens) * fraction);
     train_ = {0, tokens - held_out};
     validation_ = {tokens - held_out, held_out};
     if ((fraction < 1.0 && blocks(train_) < 1) || (fraction > 0.0 && blocks(validation_) < 1))
-      throw ConfigError(
-          fmt::format("{}: {} tokens are {} to train and {} to validate; a block size of {} needs "
-                      "{} of each; try a smaller block size or another validation fraction",
-                      sequence_.path, tokens, train_.tokens, held_out, options.block_size,
-                      options.block_size + 1));
+      raise<ConfigError>(
+          "{}: {} tokens are {} to train and {} to validate; a block size of {} needs "
+          "{} of each; try a smaller block size or another validation fraction",
+          sequence_.path, tokens, train_.tokens, held_out, options.block_size,
+          options.block_size + 1);
   }
 
   int64_t vocabulary() const override { return sequence_.vocabulary; }
@@ -83,8 +82,7 @@ std::string read_stream(const std::string& path) {
   while (file.read(chunk.data(), static_cast<std::streamsize>(chunk.size())), file.gcount() > 0)
     text.append(chunk.data(), static_cast<size_t>(file.gcount()));
   if (!file.is_open() || file.bad())
-    throw FileError(
-        fmt::format("{}: cannot be read: {}", path, std::generic_category().message(errno)));
+    raise<FileError>("{}: cannot be read: {}", path, std::generic_category().message(errno));
   return text;
 }
 
@@ -103,10 +101,10 @@ class CharacterCodec final : public TextCodec {
     std::vector<int32_t> ids;
     for (size_t position = 0; position < text.size();) {
       const char32_t code = next_code_point(text, position, "encode");
-      const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
+      const auto found = std::ranges::lower_bound(characters_, code);
       if (found == characters_.end() || *found != code)
-        throw ConfigError(fmt::format("encode: '{}' ({}) is not among the {} characters of {}",
-                                      utf8(code), hexadecimal(code), characters_.size(), path_));
+        raise<ConfigError>("encode: '{}' ({}) is not among the {} characters of {}", utf8(code),
+                           hexadecimal(code), characters_.size(), path_);
       ids.push_back(static_cast<int32_t>(found - characters_.begin()));
     }
     return ids;
@@ -116,8 +114,7 @@ class CharacterCodec final : public TextCodec {
     std::string text;
     for (int32_t id : ids) {
       if (id < 0 || static_cast<size_t>(id) >= characters_.size())
-        throw ConfigError(
-            fmt::format("decode: expected ids below {}, got {}", characters_.size(), id));
+        raise<ConfigError>("decode: expected ids below {}, got {}", characters_.size(), id);
       text += utf8(characters_[static_cast<size_t>(id)]);
     }
     return text;
@@ -141,7 +138,7 @@ std::string Dataset::decode(const std::vector<int32_t>&) const {
 int64_t Dataset::targets(Split split, int64_t index) const {
   std::vector<int32_t> ids(static_cast<size_t>(block_size())), targets(ids.size());
   sample(split, index, ids.data(), targets.data());
-  return std::count_if(targets.begin(), targets.end(), [](int32_t id) { return id >= 0; });
+  return std::ranges::count_if(targets, [](int32_t id) { return id >= 0; });
 }
 
 int64_t Dataset::count_targets(Split split, int64_t first, int64_t count) const {
@@ -157,8 +154,8 @@ void Dataset::document_starts(Split, int64_t, int32_t* starts) const {
 Batch Dataset::batch(Split split, int64_t first_sample, int64_t samples,
                      const Device& device) const {
   if (first_sample < 0 || samples < 1)
-    throw ConfigError(fmt::format("batch: expected 1 or more samples, from 0 on; got {} from {}",
-                                  samples, first_sample));
+    raise<ConfigError>("batch: expected 1 or more samples, from 0 on; got {} from {}", samples,
+                       first_sample);
   if (epoch_samples(split) == 0)
     throw ConfigError("batch: the data has no validation split; try a validation fraction above 0");
   const int64_t T = block_size();

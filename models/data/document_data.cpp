@@ -4,7 +4,6 @@
 
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/data/indexed_dataset.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -76,32 +75,32 @@ class DocumentDataset final : public Dataset {
   void check_options() const {
     const auto& weights = options_.split;
     const bool usable =
-        std::all_of(weights.begin(), weights.end(),
-                    [](double weight) { return weight >= 0.0 && std::isfinite(weight); }) &&
+        std::ranges::all_of(weights,
+                            [](double weight) { return weight >= 0.0 && std::isfinite(weight); }) &&
         weights[0] > 0.0 && std::isfinite(weights[0] + weights[1] + weights[2]);
     if (options_.block_size < 1 || !usable)
-      throw ConfigError(
-          fmt::format("{}: expected a block size from 1 and a split of weights from 0, the first "
-                      "above 0, got {} and {}",
-                      data_.path(), options_.block_size, split_text()));
+      raise<ConfigError>(
+          "{}: expected a block size from 1 and a split of weights from 0, the first "
+          "above 0, got {} and {}",
+          data_.path(), options_.block_size, split_text());
   }
 
   void check_lengths(const std::array<int64_t, 4>& border) const {
     // As in Megatron, a split without documents does not exist.
     const bool validates = border[2] > border[1];
     if (blocks(*train_) > 0 && (!validates || blocks(*validation_) > 0)) return;
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "{}: split {} of {} documents is {} tokens in {} to train and {} in {} to validate; a "
         "block size of {} needs {} tokens of each; try a smaller block size or another split",
         data_.path(), split_text(), data_.sequences(), train_->size(), train_documents_,
-        validation_->size(), border[2] - border[1], block_size(), block_size() + 1));
+        validation_->size(), border[2] - border[1], block_size(), block_size() + 1);
   }
 
   void check_ids(const std::vector<int32_t>& tokens) const {
-    const int32_t largest = *std::max_element(tokens.begin(), tokens.end());
+    const int32_t largest = *std::ranges::max_element(tokens);
     if (largest >= vocabulary_)
-      throw FileError(fmt::format("{}: expected ids below the vocabulary's {}, got {}",
-                                  data_.path(), vocabulary_, largest));
+      raise<FileError>("{}: expected ids below the vocabulary's {}, got {}", data_.path(),
+                       vocabulary_, largest);
   }
 
   std::string split_text() const {

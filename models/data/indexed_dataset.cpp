@@ -6,7 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -18,7 +17,7 @@ static_assert(std::endian::native == std::endian::little,
 
 [[noreturn]] void refuse(const File& file, const std::string& field, const std::string& expected,
                          const std::string& got) {
-  throw FileError(fmt::format("{}: {}: expected {}, got {}", file.path(), field, expected, got));
+  raise<FileError>("{}: {}: expected {}, got {}", file.path(), field, expected, got);
 }
 
 std::string in_hex(std::span<const char> bytes) {
@@ -92,9 +91,9 @@ std::pair<File, File> open_pair(const IndexedFiles& files) {
     File data = File::open(files.data);
     if (index.has_its_path()) return {std::move(index), std::move(data)};
   }
-  throw FileError(fmt::format(
+  raise<FileError>(
       "{}: was replaced {} times while it was opened; try again when nothing writes there",
-      files.index, max_attempts));
+      files.index, max_attempts);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "zerograd/models/data/indexed_dataset.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -35,8 +34,7 @@ std::vector<int64_t> samples_of_batch(const LoadOrder& order, int64_t number) {
   std::vector<int64_t> all = range(window * order.window * order.batch, order.window * order.batch);
   std::vector<std::pair<int64_t, int64_t>> sorted;  // length, sample
   for (const int64_t sample : all) sorted.emplace_back(order.length(sample), sample);
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(sorted, [](const auto& a, const auto& b) { return a.first < b.first; });
   const int64_t chosen = shuffled("loader windows", window, order.window, number % order.window);
   all.clear();
   for (int64_t i = 0; i < order.batch; ++i)

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "zerograd/models/data/indexed_dataset.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
 
@@ -26,14 +25,13 @@ std::vector<TokenPair> read_pairs(
     const PairFileOptions& options) {
   for (const auto& [field, limit] :
        {std::pair("max_source", options.max_source), std::pair("max_target", options.max_target)})
-    if (limit < 1)
-      throw ConfigError(fmt::format("pairs: {} is {}; expected 1 or more", field, limit));
+    if (limit < 1) raise<ConfigError>("pairs: {} is {}; expected 1 or more", field, limit);
   std::vector<TokenPair> pairs;
   for_each_json_line(path, [&](const JsonNode& line, const std::string& place) {
     const auto tokens_of = [&](const std::string& prefix, const std::string& key, int64_t limit) {
       std::vector<int32_t> tokens = encode(prefix + line.at(key).text(), limit);
       if (tokens.empty())
-        throw ConfigError(fmt::format("{}: {} has no tokens; expected one or more", place, key));
+        raise<ConfigError>("{}: {} has no tokens; expected one or more", place, key);
       if (static_cast<int64_t>(tokens.size()) > limit) tokens.resize(static_cast<size_t>(limit));
       return tokens;
     };
@@ -42,24 +40,24 @@ std::vector<TokenPair> read_pairs(
     pairs.push_back({std::move(source), tokens_of("", options.target_key, options.max_target)});
   });
   if (pairs.empty())
-    throw ConfigError(
-        fmt::format("{}: no pairs; expected a line such as {{\"{}\": \"Hi\", \"{}\": \"Hello\"}}",
-                    path, options.source_key, options.target_key));
+    raise<ConfigError>(
+        "{}: no pairs; expected a line such as {{\"{}\": \"Hi\", \"{}\": \"Hello\"}}", path,
+        options.source_key, options.target_key);
   return pairs;
 }
 
 PairDataset::PairDataset(std::vector<TokenPair> pairs, const PairOptions& options)
     : pairs_(std::move(pairs)), options_(options) {
   if (!(options.validation_fraction >= 0.0 && options.validation_fraction <= 1.0))
-    throw ConfigError(fmt::format("pairs: validation_fraction is {}; expected a number from 0 to 1",
-                                  options.validation_fraction));
+    raise<ConfigError>("pairs: validation_fraction is {}; expected a number from 0 to 1",
+                       options.validation_fraction);
   const auto count = static_cast<int64_t>(pairs_.size());
   training_ = count - std::llround(static_cast<double>(count) * options.validation_fraction);
   if (training_ < 1 && options.validation_fraction < 1.0)
-    throw ConfigError(
-        fmt::format("pairs: {} pairs, validation_fraction {}: none is left to train on; expected "
-                    "one or more",
-                    count, options.validation_fraction));
+    raise<ConfigError>(
+        "pairs: {} pairs, validation_fraction {}: none is left to train on; expected "
+        "one or more",
+        count, options.validation_fraction);
 }
 
 int64_t PairDataset::epoch_samples(Split split) const {

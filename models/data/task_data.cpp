@@ -5,7 +5,6 @@
 
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/data/random_stream.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -33,7 +32,7 @@ bool held_out(std::span<const int32_t> sequence, int64_t digits) {
 
 int64_t different(std::span<const int32_t> sequence) {
   std::vector<int32_t> sorted(sequence.begin(), sequence.end());
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   return std::unique(sorted.begin(), sorted.end()) - sorted.begin();
 }
 
@@ -42,10 +41,10 @@ class SortDataset final : public Dataset {
   SortDataset(uint64_t seed, int64_t length, int64_t digits)
       : seed_(seed), length_(length), digits_(digits) {
     if (length < 1 || length > 1024 || digits < 2 || digits > 65536 || !has_both_splits())
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "sort_dataset: expected a length of 1 to 1024 and 2 to 65536 digits with sequences in "
           "both splits, got length {} and {} digits; try length 6 and 3 digits",
-          length, digits));
+          length, digits);
   }
 
   int64_t vocabulary() const override { return digits_; }
@@ -104,7 +103,7 @@ class AdderDataset final : public Dataset {
  public:
   AdderDataset(uint64_t seed, int64_t digits) : seed_(seed), digits_(digits) {
     if (digits < 1 || digits > 3)
-      throw ConfigError(fmt::format("adder_dataset: expected 1, 2 or 3 digits, got {}", digits));
+      raise<ConfigError>("adder_dataset: expected 1, 2 or 3 digits, got {}", digits);
     numbers_ = power_of_ten(digits);
     const int64_t problems = numbers_ * numbers_;
     held_out_ = std::min<int64_t>(problems / 5, 500);

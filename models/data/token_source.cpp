@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -36,7 +35,7 @@ int64_t vocabulary_of(const TokenSource& tokens) {
   for (int64_t begin = 0; begin < tokens.size(); begin += chunk) {
     piece.resize(static_cast<size_t>(std::min(chunk, tokens.size() - begin)));
     tokens.read(begin, piece);
-    largest = std::max(largest, *std::max_element(piece.begin(), piece.end()));
+    largest = std::max(largest, *std::ranges::max_element(piece));
   }
   return int64_t{largest} + 1;
 }
@@ -48,8 +47,8 @@ static_assert(std::endian::native == std::endian::little,
 
 void expect(const std::string& path, const char* what, int64_t expected, int64_t got) {
   if (got != expected)
-    throw FileError(fmt::format("{}: not a token file of llm.c: expected {} {}, got {}", path, what,
-                                expected, got));
+    raise<FileError>("{}: not a token file of llm.c: expected {} {}, got {}", path, what, expected,
+                     got);
 }
 
 /// Checks a file's header and size. Returns the number of bytes of a token.
@@ -69,8 +68,8 @@ class TokenFile final : public TokenSource {
     const int64_t file_bytes = file_.size();
     TokenFileHeader header;
     if (file_bytes < static_cast<int64_t>(sizeof header))
-      throw FileError(fmt::format(
-          "{}: not a token file of llm.c: expected at least 1024 bytes, got {}", path, file_bytes));
+      raise<FileError>("{}: not a token file of llm.c: expected at least 1024 bytes, got {}", path,
+                       file_bytes);
     file_.read_at(0, std::as_writable_bytes(std::span(header)));
     token_bytes_ = check(path, header, file_bytes);
     size_ = header[2];
@@ -83,13 +82,13 @@ class TokenFile final : public TokenSource {
       file_.read_at(at, std::as_writable_bytes(tokens));
       for (const int32_t token : tokens)
         if (token < 0)
-          throw FileError(fmt::format("{}: expected tokens below 2^31, got {}", file_.path(),
-                                      static_cast<uint32_t>(token)));
+          raise<FileError>("{}: expected tokens below 2^31, got {}", file_.path(),
+                           static_cast<uint32_t>(token));
       return;
     }
     std::vector<uint16_t> narrow(tokens.size());
     file_.read_at(at, std::as_writable_bytes(std::span(narrow)));
-    std::copy(narrow.begin(), narrow.end(), tokens.begin());
+    std::ranges::copy(narrow, tokens.begin());
   }
 
  private:

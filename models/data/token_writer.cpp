@@ -7,7 +7,6 @@
 
 #include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/models/data/token_source.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -60,7 +59,7 @@ void append(OutputFile& file, std::span<const int32_t> tokens, bool narrow) {
 void check(const std::string& path, std::span<const int32_t> tokens, int64_t vocabulary) {
   for (int32_t token : tokens)
     if (token < 0 || token >= vocabulary)
-      throw FileError(fmt::format("{}: expected ids below {}, got {}", path, vocabulary, token));
+      raise<FileError>("{}: expected ids below {}, got {}", path, vocabulary, token);
 }
 
 class IndexedDatasetWriter final : public TokenWriter {
@@ -70,8 +69,8 @@ class IndexedDatasetWriter final : public TokenWriter {
 
   void add_document(std::span<const int32_t> tokens) override {
     if (tokens.size() > size_t{INT32_MAX})
-      throw FileError(fmt::format("{}: expected at most {} tokens in a document, got {}",
-                                  data_.path(), INT32_MAX, tokens.size()));
+      raise<FileError>("{}: expected at most {} tokens in a document, got {}", data_.path(),
+                       INT32_MAX, tokens.size());
     check(data_.path(), tokens, vocabulary_);
     append(data_, tokens, narrow());
     sizes_.push_back(static_cast<int32_t>(tokens.size()));
@@ -118,10 +117,10 @@ class TokenFileWriter final : public TokenWriter {
     check(file_.path(), tokens, vocabulary_);
     written_ += static_cast<int64_t>(tokens.size());
     if (written_ > INT32_MAX)
-      throw FileError(
-          fmt::format("{}: expected at most {} tokens, the limit of llm.c's header; try "
-                      "Megatron's format",
-                      file_.path(), INT32_MAX));
+      raise<FileError>(
+          "{}: expected at most {} tokens, the limit of llm.c's header; try "
+          "Megatron's format",
+          file_.path(), INT32_MAX);
     append(file_, tokens, true);
   }
 
@@ -173,10 +172,10 @@ std::unique_ptr<TokenWriter> indexed_dataset_writer(const std::string& prefix, i
 std::unique_ptr<TokenWriter> token_file_writer(FileSet& files, const std::string& file,
                                                int64_t vocabulary) {
   if (vocabulary > 65536)
-    throw ConfigError(
-        fmt::format("{}: llm.c's files have ids of 16 bits; expected a vocabulary of at most "
-                    "65536, got {}; try Megatron's format",
-                    files.path_of(file), vocabulary));
+    raise<ConfigError>(
+        "{}: llm.c's files have ids of 16 bits; expected a vocabulary of at most "
+        "65536, got {}; try Megatron's format",
+        files.path_of(file), vocabulary);
   return std::make_unique<TokenFileWriter>(files, file, vocabulary);
 }
 

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "zerograd/runtime/dtype.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 

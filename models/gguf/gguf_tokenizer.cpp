@@ -11,7 +11,6 @@
 
 #include "zerograd/models/data/chat_template.h"
 #include "zerograd/models/gguf/gguf_file.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
@@ -202,8 +201,7 @@ void add_byte_level(const JsonNode& file, const GGUFVocabulary& vocabulary, GGUF
     if (vocabulary.beyond.contains(left + right)) continue;
     for (const std::string& text : {left, right, left + right}) vocabulary.id_of(node, text);
     merges.push_back(fmt::format("{} {}", left, right));
-    if (std::count(merges.back().begin(), merges.back().end(), ' ') != 1)
-      refuse(node, "tokens without a space");
+    if (std::ranges::count(merges.back(), ' ') != 1) refuse(node, "tokens without a space");
   }
   metadata.add("tokenizer.ggml.merges", merges);
 }

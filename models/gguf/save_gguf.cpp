@@ -12,7 +12,6 @@
 #include "zerograd/models/gguf/gguf_file.h"
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/models/hugging_face/hf_files.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/file_set.h"

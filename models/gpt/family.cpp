@@ -4,9 +4,7 @@
 #include <cmath>
 #include <span>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::models {
 namespace {
@@ -230,15 +228,15 @@ std::span<const Preset> presets() {
 const Preset& preset_named(const std::string& model_type) {
   for (const Preset& preset : presets())
     if (model_type == preset.name) return preset;
-  throw ConfigError(fmt::format("gpt: model type: expected one of {}, got '{}'",
-                                join(GPTConfig::preset_names(), ", "), model_type));
+  raise<ConfigError>("gpt: model type: expected one of {}, got '{}'",
+                     join(GPTConfig::preset_names(), ", "), model_type);
 }
 
 constexpr int64_t largest_head = 1024;  // limit of the attention kernels
 
 void check_extent(const char* field, int64_t value, int64_t maximum) {
   if (value < 1 || value > maximum)
-    throw ConfigError(fmt::format("gpt: {}: expected 1 to {}, got {}", field, maximum, value));
+    raise<ConfigError>("gpt: {}: expected 1 to {}, got {}", field, maximum, value);
 }
 
 /// An extent of which 0 stands for a default.
@@ -342,56 +340,55 @@ void validate(const GPTConfig& config) {
   check_extent("vocabulary", config.vocabulary, max_rows);
   check_extent("block_size", config.block_size, max_rows);
   if (config.head_size == 0 && config.width % config.heads != 0)
-    throw ConfigError(fmt::format("gpt: heads: expected a divisor of the width {}, got {}",
-                                  config.width, config.heads));
+    raise<ConfigError>("gpt: heads: expected a divisor of the width {}, got {}", config.width,
+                       config.heads);
   if (config.head_size == 0 && config.width / config.heads > largest_head)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "gpt: heads: expected at least {} for a width of {} (a head size of at most {}), got {}",
-        (config.width + largest_head - 1) / largest_head, config.width, largest_head,
-        config.heads));
+        (config.width + largest_head - 1) / largest_head, config.width, largest_head, config.heads);
   check_optional("head_size", config.head_size, largest_head);
   check_optional("hidden", config.hidden, max_width);
   if (config.kv_heads < 0 || config.heads % kv_heads_of(config) != 0)
-    throw ConfigError(fmt::format("gpt: kv_heads: expected a divisor of the {} heads, got {}",
-                                  config.heads, config.kv_heads));
+    raise<ConfigError>("gpt: kv_heads: expected a divisor of the {} heads, got {}", config.heads,
+                       config.kv_heads);
   check_optional("window", config.window, max_rows);
   check_optional("query_scalar", config.query_scalar, max_rows);
   check_optional("window_period", config.window_period, max_layers);
   check_optional("positions", config.positions, max_rows);
   if (!(config.norm_epsilon >= 0.0f && std::isfinite(config.norm_epsilon)))
-    throw ConfigError(fmt::format("gpt: norm_epsilon: expected a finite number from 0, got {:f}",
-                                  config.norm_epsilon));
+    raise<ConfigError>("gpt: norm_epsilon: expected a finite number from 0, got {:f}",
+                       config.norm_epsilon);
   if (config.position == Position::rope) {
     validate(config.rope);
     if (config.local_theta != 0.0) validate(RopeOptions{.theta = config.local_theta});
     if (config.rotated_share == 1.0 && head_size_of(config) % 2 != 0)
-      throw ConfigError(
-          fmt::format("gpt: head_size: rotary positions turn pairs of elements; expected an even "
-                      "size, got {}",
-                      head_size_of(config)));
+      raise<ConfigError>(
+          "gpt: head_size: rotary positions turn pairs of elements; expected an even "
+          "size, got {}",
+          head_size_of(config));
     if (!(config.rotated_share > 0.0 && config.rotated_share <= 1.0) ||
         static_cast<double>(head_size_of(config)) * config.rotated_share < 2.0)
-      throw ConfigError(
-          fmt::format("gpt: rotated_share: expected a share of the head size {} of two elements or "
-                      "more, got {}",
-                      head_size_of(config), config.rotated_share));
+      raise<ConfigError>(
+          "gpt: rotated_share: expected a share of the head size {} of two elements or "
+          "more, got {}",
+          head_size_of(config), config.rotated_share);
   }
   const FamilyRow& row = row_of(config.family);
   if (has_rope(row) != (config.position == Position::rope))
-    throw ConfigError(fmt::format("gpt: position: expected {} in the family {}, got {}",
-                                  has_rope(row) ? "rope" : "learned or alibi", row.name,
-                                  name_of(config.position)));
+    raise<ConfigError>("gpt: position: expected {} in the family {}, got {}",
+                       has_rope(row) ? "rope" : "learned or alibi", row.name,
+                       name_of(config.position));
   if (!has_gate(row) && (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) ||
                          kv_heads_of(config) != config.heads || config.query_key_norm))
-    throw ConfigError(
-        fmt::format("gpt: family: expected {}, which have names for RMS norms, gates, grouped "
-                    "queries and norms "
-                    "of queries and keys; got {}",
-                    list_families(&FamilyRow::name, has_gate), row.name));
+    raise<ConfigError>(
+        "gpt: family: expected {}, which have names for RMS norms, gates, grouped "
+        "queries and norms "
+        "of queries and keys; got {}",
+        list_families(&FamilyRow::name, has_gate), row.name);
   const auto only_where_default = [&](const char* field, auto value, auto default_value) {
     if (value != decltype(value){} && default_value == decltype(value){})
-      throw ConfigError(fmt::format("gpt: {}: expected {} in the family {}, got {}", field,
-                                    decltype(value){}, row.name, value));
+      raise<ConfigError>("gpt: {}: expected {} in the family {}, got {}", field, decltype(value){},
+                         row.name, value);
   };
   const GPTConfig& usual = row.defaults;
   only_where_default("parallel_residual", config.parallel_residual, usual.parallel_residual);
@@ -399,12 +396,11 @@ void validate(const GPTConfig& config) {
   only_where_default("window_period", config.window_period, usual.window_period);
   only_where_default("local_theta", config.local_theta, usual.local_theta);
   if (!(config.dropout >= 0.0f && config.dropout < 1.0f))
-    throw ConfigError(
-        fmt::format("gpt: dropout: expected a probability in [0, 1), got {:f}", config.dropout));
+    raise<ConfigError>("gpt: dropout: expected a probability in [0, 1), got {:f}", config.dropout);
   if (config.embedding_norm && !row.names.embedding_norm)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "gpt: embedding_norm: expected the family bloom, got {}, which has no name for it",
-        row.name));
+        row.name);
 }
 
 }  // namespace zg::models

@@ -7,7 +7,6 @@
 
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/gpt/gpt_layers.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -19,13 +18,12 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
     throw ShapeError("next_logits: expected ids [B, T], got " + ids.shape().str());
   const int64_t B = ids.extent(0), T = ids.extent(1);
   if (cache.length() + T > cache.capacity())
-    throw ConfigError(
-        fmt::format("next_logits: the cache holds {} of {} positions, got {} more; clear it and "
-                    "begin with a later window",
-                    cache.length(), cache.capacity(), T));
+    raise<ConfigError>(
+        "next_logits: the cache holds {} of {} positions, got {} more; clear it and "
+        "begin with a later window",
+        cache.length(), cache.capacity(), T);
   if (cache.batch() > 0 && cache.batch() != B)
-    throw ShapeError(
-        fmt::format("next_logits: expected {} rows as in the cache, got {}", cache.batch(), B));
+    raise<ShapeError>("next_logits: expected {} rows as in the cache, got {}", cache.batch(), B);
 
   const nn::Pass whole{.cache = &cache, .all_tokens = true};
   const Tape::With outside(tape, whole);
@@ -45,8 +43,8 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
 namespace {
 
 int32_t most_likely(std::span<const float> logits) {
-  const auto largest = std::max_element(logits.begin(), logits.end());
-  const bool has_nan = std::any_of(logits.begin(), logits.end(), [](float l) { return l != l; });
+  const auto largest = std::ranges::max_element(logits);
+  const bool has_nan = std::ranges::any_of(logits, [](float l) { return l != l; });
   if (logits.empty() || has_nan || !std::isfinite(*largest))
     throw ConfigError(
         "sample_token: expected logits with a finite maximum, got NaN, an infinity "
@@ -67,16 +65,15 @@ size_t nucleus(std::span<const double> weights, double top_p) {
 using Rows = std::vector<std::vector<int32_t>>;
 
 void check(const Rows& prompts, int64_t length) {
-  if (length < 0)
-    throw ConfigError(fmt::format("generate: expected a length from 0, got {}", length));
+  if (length < 0) raise<ConfigError>("generate: expected a length from 0, got {}", length);
   if (prompts.empty()) throw ConfigError("generate: expected at least one prompt, got none");
   const size_t tokens = prompts[0].size();
   for (const std::vector<int32_t>& prompt : prompts)
     if (prompt.empty() || prompt.size() != tokens)
-      throw ConfigError(
-          fmt::format("generate: expected prompts of one length, at least 1, got {} and {} tokens; "
-                      "generate them one at a time",
-                      tokens, prompt.size()));
+      raise<ConfigError>(
+          "generate: expected prompts of one length, at least 1, got {} and {} tokens; "
+          "generate them one at a time",
+          tokens, prompt.size());
 }
 
 /// The last `count` tokens of every row, [B, count].
@@ -102,7 +99,7 @@ int32_t draw_token(const Tensor& logits, int64_t row, const std::vector<int32_t>
 
 void validate(const SamplingOptions& options) {
   const auto refuse = [](const char* expected, double got) {
-    throw ConfigError(fmt::format("sampling: expected {}, got {:f}", expected, got));
+    raise<ConfigError>("sampling: expected {}, got {:f}", expected, got);
   };
   if (!(options.temperature >= 0.0 && std::isfinite(options.temperature)))
     refuse("a finite temperature from 0", options.temperature);
@@ -120,8 +117,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   std::iota(ids.begin(), ids.end(), 0);
   const auto logit = [&](int32_t id) { return logits[static_cast<size_t>(id)]; };
   if (options.top_k > 0 || options.top_p < 1.0) {
-    std::stable_sort(ids.begin(), ids.end(),
-                     [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
+    std::ranges::stable_sort(ids, [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
     if (options.top_k > 0) ids.resize(std::min(ids.size(), static_cast<size_t>(options.top_k)));
   }
   std::vector<double> weights;
@@ -153,8 +149,7 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
                       std::min(tokens, std::max(config.block_size, longest_context(config))));
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
   const auto has_ended = [&](const std::vector<int32_t>& row, int64_t drawn) {
-    return drawn > 0 &&
-           std::find(options.ends.begin(), options.ends.end(), row.back()) != options.ends.end();
+    return drawn > 0 && std::ranges::find(options.ends, row.back()) != options.ends.end();
   };
   // With longrope the frequencies of every position change where the text becomes longer than this.
   const int64_t border = config.rope.scaling == RopeScaling::longrope
@@ -178,9 +173,7 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
                                            static_cast<uint64_t>(i)));
     if (on_token && first_goes_on) on_token(rows[0].back());
     fresh = 1;
-    if (std::all_of(rows.begin(), rows.end(),
-                    [&](const auto& row) { return has_ended(row, i + 1); }))
-      break;
+    if (std::ranges::all_of(rows, [&](const auto& row) { return has_ended(row, i + 1); })) break;
   }
   return rows;
 }

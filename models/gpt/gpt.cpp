@@ -8,7 +8,6 @@
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/models/gpt/gpt_layers.h"
 #include "zerograd/models/nn_parameters.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -17,9 +16,8 @@ GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
                 bool sequence_parallel) {
   const int stages = mesh.shape.pipeline;
   if (config.layers < stages)
-    throw ConfigError(
-        fmt::format("gpt: pipeline: expected at most the model's {} layers, got {} stages",
-                    config.layers, stages));
+    raise<ConfigError>("gpt: pipeline: expected at most the model's {} layers, got {} stages",
+                       config.layers, stages);
   const std::vector<double> costs(static_cast<size_t>(config.layers), layer_flops(config));
   const std::vector<int64_t> borders =
       balanced_stages(costs, /*first=*/0.0, head_flops(config), stages);
@@ -96,10 +94,10 @@ void check_adapters(const GPTLayers& layers) {
   const GPT whole(all, layers.config, {}, root.lora);
   for (const auto& parameter : root.store.parameters())
     if (parameter->trainable) return;
-  throw ConfigError(fmt::format(
+  raise<ConfigError>(
       "gpt: lora: layers {} to {} have no adapter, and nothing to train; expected some on each "
       "pipeline stage; try fewer stages or more targets",
-      layers.part.first_layer, layers.part.end_layer - 1));
+      layers.part.first_layer, layers.part.end_layer - 1);
 }
 
 TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
@@ -108,9 +106,9 @@ TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
   require_divisor("gpt", "heads", config.heads, parallel);
   require_divisor("gpt", "key-value heads", kv_heads_of(config), parallel);
   if (parallel.sequence && config.block_size % parallel.size() != 0)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "gpt: sequence parallel: expected a block size that {} tensor ranks divide, got {}",
-        parallel.size(), config.block_size));
+        parallel.size(), config.block_size);
   return parallel;
 }
 
@@ -122,22 +120,20 @@ const Config& validated(const Config& config) {
 
 void check_ids(const GPTConfig& config, const Tensor& ids) {
   if (ids.shape().rank() != 2 || ids.extent(1) > config.block_size)
-    throw ShapeError(
-        fmt::format("gpt: ids {} do not fit; expected [B, T] with T up to the block size {}",
-                    ids.shape(), config.block_size));
+    raise<ShapeError>("gpt: ids {} do not fit; expected [B, T] with T up to the block size {}",
+                      ids.shape(), config.block_size);
 }
 
 void check_documents(const Tensor& ids, const Documents& documents) {
   if (!documents.starts != !documents.positions)
-    throw ConfigError(
-        fmt::format("gpt: documents: expected both starts and positions, or neither; got {} alone",
-                    documents.starts ? "starts" : "positions"));
+    raise<ConfigError>(
+        "gpt: documents: expected both starts and positions, or neither; got {} alone",
+        documents.starts ? "starts" : "positions");
   for (const auto& [name, tensor] :
        {std::pair("starts", &documents.starts), std::pair("positions", &documents.positions)})
     if (*tensor && tensor->shape() != ids.shape())
-      throw ShapeError(
-          fmt::format("gpt: documents: {} {} do not fit; expected the shape of ids, {}", name,
-                      tensor->shape(), ids.shape()));
+      raise<ShapeError>("gpt: documents: {} {} do not fit; expected the shape of ids, {}", name,
+                        tensor->shape(), ids.shape());
 }
 
 /// [B, T, C] after this part's last block. A checkpointed block has one input, so it adds its last
@@ -218,10 +214,10 @@ GPTLayers::GPTLayers(const ParallelStore& root, const GPTConfig& model, const GP
   if (has_head) part.end_layer = config.layers;
   const auto [first, end] = std::pair(part.first_layer, part.end_layer);
   if (first < 0 || end < first || end > config.layers)
-    throw ConfigError(
-        fmt::format("gpt: part: layers {} to {}; expected a range of the model's {} layers, with "
-                    "end_layer {} for the last hidden state and -1 for the head, too",
-                    first, piece.end_layer, config.layers, config.layers));
+    raise<ConfigError>(
+        "gpt: part: layers {} to {}; expected a range of the model's {} layers, with "
+        "end_layer {} for the last hidden state and -1 for the head, too",
+        first, piece.end_layer, config.layers, config.layers);
   // If the head is tied, the last of several stages also has the token embedding, but nothing else
   // of this unit.
   if (is_first() || (has_head && config.tied)) {
@@ -315,10 +311,10 @@ Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const Forwar
   if (layers_->is_whole())
     return stage(tape, {}, ids, targets, place, checkpointing, documents, options);
   if (tape.mode() == TapeMode::record)
-    throw TapeError(
-        fmt::format("loss: this rank has layers {} to {} of {}; expected a tape in inference mode; "
-                    "try stage() in run_pipeline()",
-                    part().first_layer, part().end_layer, config().layers));
+    raise<TapeError>(
+        "loss: this rank has layers {} to {} of {}; expected a tape in inference mode; "
+        "try stage() in run_pipeline()",
+        part().first_layer, part().end_layer, config().layers);
   nn::Pass pass = pass_of(tape, *layers_, ids, place, documents, options);
   pass.all_tokens = true;
   const Tape::With with(tape, pass);

@@ -4,7 +4,6 @@
 
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/runtime/comm/mesh.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -67,11 +66,11 @@ Var begin_stage(const Tape& tape, const GPTLayers& layers, const Tensor& ids,
                 int64_t first_position) {
   const bool lacks_head = layers.is_last() && !layers.has_head;
   if (lacks_head || (!layers.is_whole() && !layers.part.mesh))
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "gpt: this model has layers {} to {} of {}{}; expected a whole model, or all stages of a "
         "mesh, for losses and logits; try stage(), which returns the hidden state",
         layers.part.first_layer, layers.part.end_layer, layers.config.layers,
-        lacks_head ? " and no head" : ""));
+        lacks_head ? " and no head" : "");
   if (layers.is_first()) return embed(tape, layers, ids, first_position);
   const StageOutput between{{ids.extent(0), ids.extent(1), layers.config.width},
                             layers.part.activations};

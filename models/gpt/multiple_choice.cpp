@@ -5,7 +5,6 @@
 #include <span>
 
 #include "zerograd/models/gpt/gpt_layers.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -15,13 +14,12 @@ Tensor GPT::losses_at(Tape& tape, const Tensor& ids, const Tensor& places,
   if (tape.mode() != TapeMode::inference)
     throw TapeError("losses_at: expected a tape in inference mode; the losses have no gradients");
   if (ids.shape().rank() != 2 || ids.extent(1) > config().block_size)
-    throw ShapeError(
-        fmt::format("losses_at: ids {} do not fit; expected [B, T] with T up to the block size {}",
-                    ids.shape(), config().block_size));
+    raise<ShapeError>(
+        "losses_at: ids {} do not fit; expected [B, T] with T up to the block size {}", ids.shape(),
+        config().block_size);
   if (places.shape().rank() != 2 || places.extent(0) != 1 || places.shape() != targets.shape())
-    throw ShapeError(
-        fmt::format("losses_at: places {} and targets {} do not fit; expected [1, N] both",
-                    places.shape(), targets.shape()));
+    raise<ShapeError>("losses_at: places {} and targets {} do not fit; expected [1, N] both",
+                      places.shape(), targets.shape());
   const nn::Pass whole{.all_tokens = true};
   const Tape::With outside(tape, whole);
   Var x = begin_stage(tape, *layers_, ids, /*first_position=*/0);
@@ -52,27 +50,27 @@ void check(const ChoiceQuestion& question, const std::string& name, int64_t voca
            int64_t block_size) {
   const auto count = static_cast<int64_t>(question.choices.size());
   if (question.answer < 0 || question.answer >= count)
-    throw ConfigError(fmt::format("{}: the right ending is {}; expected an index into {} endings",
-                                  name, question.answer, count));
+    raise<ConfigError>("{}: the right ending is {}; expected an index into {} endings", name,
+                       question.answer, count);
   for (int64_t i = 0; i < count; ++i) {
     const Choice& choice = question.choices[static_cast<size_t>(i)];
     const auto tokens = static_cast<int64_t>(choice.tokens.size());
     if (choice.scored < 1 || choice.scored >= tokens || choice.characters < 1)
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "{}: endings[{}] has {} characters and {} of {} tokens; expected one or more of each, "
           "behind a context of one token or more",
-          name, i, choice.characters, choice.scored, tokens));
+          name, i, choice.characters, choice.scored, tokens);
     if (choice.scored > block_size)
-      throw ConfigError(
-          fmt::format("{}: endings[{}] has {} tokens; expected at most the block size {}; try a "
-                      "larger one, if the model has the positions",
-                      name, i, choice.scored, block_size));
+      raise<ConfigError>(
+          "{}: endings[{}] has {} tokens; expected at most the block size {}; try a "
+          "larger one, if the model has the positions",
+          name, i, choice.scored, block_size);
     const auto [low, high] = std::minmax_element(choice.tokens.begin(), choice.tokens.end());
     if (*low < 0 || *high >= vocabulary)
-      throw ConfigError(
-          fmt::format("{}: endings[{}]: token {}; expected 0 to {}, which the model "
-                      "knows",
-                      name, i, *low < 0 ? *low : *high, vocabulary - 1));
+      raise<ConfigError>(
+          "{}: endings[{}]: token {}; expected 0 to {}, which the model "
+          "knows",
+          name, i, *low < 0 ? *low : *high, vocabulary - 1);
   }
 }
 
@@ -134,10 +132,10 @@ ChoiceScores score_choices(const GPT& model, const std::function<Tape()>& make_t
   const GPTConfig& config = model.config();
   const int64_t block_size = options.block_size > 0 ? options.block_size : config.block_size;
   if (options.at_once < 1 || block_size > config.block_size)
-    throw ConfigError(
-        fmt::format("score_choices: expected 1 choice or more at once and a block size up to {}, "
-                    "got {} and {}",
-                    config.block_size, options.at_once, block_size));
+    raise<ConfigError>(
+        "score_choices: expected 1 choice or more at once and a block size up to {}, "
+        "got {} and {}",
+        config.block_size, options.at_once, block_size);
   ChoiceScores scores;
   std::vector<Sequence> sequences;
   scores.questions.reserve(questions.size());  // sequences point into it
@@ -153,7 +151,7 @@ ChoiceScores score_choices(const GPT& model, const std::function<Tape()>& make_t
       sequences.push_back({std::span(choice.tokens).last(kept), choice.scored, &sums[i]});
     }
   }
-  std::stable_sort(sequences.begin(), sequences.end(), [](const Sequence& a, const Sequence& b) {
+  std::ranges::stable_sort(sequences, [](const Sequence& a, const Sequence& b) {
     return a.tokens.size() > b.tokens.size();
   });
   const auto at_once = static_cast<size_t>(options.at_once);
@@ -164,10 +162,10 @@ ChoiceScores score_choices(const GPT& model, const std::function<Tape()>& make_t
     ChosenEndings& chosen = scores.questions[q];
     for (size_t i = 0; i < chosen.sums.size(); ++i)
       if (std::isnan(chosen.sums[i]))
-        throw ConfigError(
-            fmt::format("{}: endings[{}]: its log-probability is NaN; expected a number; the "
-                        "model's weights are not usable",
-                        name_of(questions[q], q), i));
+        raise<ConfigError>(
+            "{}: endings[{}]: its log-probability is NaN; expected a number; the "
+            "model's weights are not usable",
+            name_of(questions[q], q), i);
     const auto count = [&](ChoiceAccuracy& accuracy, int64_t choice) {
       ++accuracy.total;
       accuracy.correct += choice == questions[q].answer ? 1 : 0;

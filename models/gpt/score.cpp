@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -26,8 +25,7 @@ Score score(const GPT& model, const std::function<Tape()>& make_tape, const Data
   const int64_t asked = dataset.question_length();
   if (asked == 0)
     throw ConfigError("score: this dataset has no questions; expected the sort or adder data");
-  if (at_once < 1)
-    throw ConfigError(fmt::format("score: at_once: expected 1 sample or more, got {}", at_once));
+  if (at_once < 1) raise<ConfigError>("score: at_once: expected 1 sample or more, got {}", at_once);
   Score score{.total = std::min(samples, dataset.epoch_samples(split))};
   for (int64_t first = 0; first < score.total; first += at_once) {
     std::vector<std::vector<int32_t>> expected, questions;
@@ -53,9 +51,8 @@ double mean_loss(const GPT& model, const std::function<Tape()>& make_tape, const
                  Split split, const Device& device, int64_t batch, int64_t batches) {
   const int64_t whole = dataset.epoch_samples(split);
   if (whole == 0 || batch < 1)
-    throw ConfigError(
-        fmt::format("mean_loss: expected a split and a batch of 1 sample or more, got {} and {}",
-                    whole, batch));
+    raise<ConfigError>("mean_loss: expected a split and a batch of 1 sample or more, got {} and {}",
+                       whole, batch);
   const int64_t samples = batches > 0 ? std::min(whole, batch * batches) : whole;
   double sum = 0.0, targets = 0.0;
   for (int64_t first = 0; first < samples; first += batch) {

@@ -8,10 +8,8 @@
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/hf_keys.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
-#include "zerograd/runtime/text/text.h"
 
 // config.json of decoders: the key map of each family, and its reader and writer.
 namespace zg::models {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 

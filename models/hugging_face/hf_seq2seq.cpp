@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "zerograd/models/hugging_face/hf_keys.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::models {
 namespace {

@@ -15,7 +15,7 @@
 // BlenderbotForConditionalGeneration and BartForConditionalGeneration.
 namespace zg::models {
 
-struct HFSeq2Seq {
+struct ZG_API HFSeq2Seq {
   Seq2SeqConfig config;
   /// The options of transformers' generate(), from generation_config.json, or from config.json if
   /// the folder has no generation_config.json.
@@ -60,31 +60,8 @@ ZG_API std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOpt
 /// encoder, decoder and head of transformers have are not listed.
 ZG_API std::vector<HFTensor> hf_tensors(const Seq2SeqConfig& config);
 
-/// A model in a folder written by transformers. The constructor reads config.json and
-/// generation_config.json; weights are read on request.
-///
-///   const models::Seq2SeqFolder folder("blenderbot");
-///   models::Seq2Seq model(store, folder.model().config);
-///   zero::Engine engine(store, device);
-///   zero::load_weights(folder.weights(model.config()), engine);
-class ZG_API Seq2SeqFolder {
- public:
-  /// Throws FileError if the folder has no config.json. Throws what hf_seq2seq() throws.
-  explicit Seq2SeqFolder(std::string path);
-  ~Seq2SeqFolder();
-  Seq2SeqFolder(Seq2SeqFolder&& other) noexcept;
-
-  const std::string& path() const;
-  const HFSeq2Seq& model() const;
-  /// The folder's tensors. Position tables are cut to the positions of `model`; final_logits_bias
-  /// is 0 where the folder has none. Throws FileError for a missing tensor, a wrong shape, a layer
-  /// that `model` does not have, or copies of the token table with different values. One copy
-  /// suffices. `note` (optional) is set to a list of tensors that are not used, or to "".
-  WeightSource weights(const Seq2SeqConfig& model, std::string* note = nullptr) const;
-
- private:
-  std::unique_ptr<struct Seq2SeqFolderState> state_;
-};
+/// The folder of an encoder-decoder written by transformers.
+using Seq2SeqFolder = HFFolder<HFSeq2Seq>;
 
 /// Writes DIR/model.safetensors, config.json and generation_config.json, as
 /// export_hugging_face() in hugging_face.h does for decoders.

@@ -24,7 +24,7 @@ struct SpecialTokens {
   bool operator==(const SpecialTokens&) const = default;
 };
 
-struct HFModel {
+struct ZG_API HFModel {
   GPTConfig config;               ///< dropout: resid_pdrop or hidden_dropout
   SpecialTokens tokens;           ///< those that are in the vocabulary
   std::string generation_json{};  ///< the text of generation_config.json; empty: none
@@ -76,6 +76,9 @@ ZG_API bool hf_ignores(const std::string& name);
 /// The transpose of a matrix: values [rows, columns] as [columns, rows].
 ZG_API std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns);
 
+template <class Model>
+struct HFFolderState;
+
 /// A model in a folder written by transformers. The constructor reads config.json and
 /// generation_config.json; weights are read on request.
 ///
@@ -83,25 +86,29 @@ ZG_API std::vector<float> transposed(std::span<const float> values, int64_t rows
 ///   models::GPT gpt(store, folder.model().config);
 ///   zero::Engine engine(store, device);
 ///   zero::load_weights(folder.weights(gpt.config()), engine);
-class ZG_API HuggingFaceFolder {
+template <class Model>
+class ZG_API HFFolder {
  public:
-  /// Throws FileError if the folder has no config.json. Throws what hf_config() throws.
-  explicit HuggingFaceFolder(std::string path);
-  ~HuggingFaceFolder();
-  HuggingFaceFolder(HuggingFaceFolder&& other) noexcept;
+  /// Throws FileError if the folder has no config.json. Throws what hf_config() throws, or
+  /// hf_seq2seq() for an encoder-decoder.
+  explicit HFFolder(std::string path);
+  ~HFFolder();
+  HFFolder(HFFolder&& other) noexcept;
 
   const std::string& path() const;
-  const HFModel& model() const;
-  /// The folder's tensors with the names and layout of this library. The position table is cut to
-  /// the block size of `model`. Throws FileError for a missing tensor, a wrong shape, a block or a
-  /// block's tensor that `model` does not have, or a head with other values than the embedding that
-  /// it is tied to. One of those two suffices. `note` (optional) is set to a list of tensors that
-  /// are not used, or to "".
-  WeightSource weights(const GPTConfig& model, std::string* note = nullptr) const;
+  const Model& model() const;
+  /// The folder's tensors with the names and layout of this library. Position tables are cut to the
+  /// positions of `model`; final_logits_bias of an encoder-decoder is 0 where the folder has none.
+  /// Throws FileError for a missing tensor, a wrong shape, a block or a block's tensor that `model`
+  /// does not have, or tensors with different values that config.json ties: a head and the
+  /// embedding, or copies of the token table. One of those suffices. `note` (optional) is set to a
+  /// list of tensors that are not used, or to "".
+  WeightSource weights(const decltype(Model::config)& model, std::string* note = nullptr) const;
 
  private:
-  std::unique_ptr<struct HuggingFaceFolderState> state_;
+  std::unique_ptr<HFFolderState<Model>> state_;
 };
+using HuggingFaceFolder = HFFolder<HFModel>;
 
 /// Writes DIR/model.safetensors of this dtype (f32, or rounded to bf16 or f16), config.json and
 /// generation_config.json; older files of these names are replaced when all are written. `add` may

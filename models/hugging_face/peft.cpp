@@ -8,7 +8,6 @@
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/models/hugging_face/hf_keys.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/file_set.h"

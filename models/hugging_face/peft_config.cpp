@@ -3,7 +3,6 @@
 
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/models/hugging_face/peft.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
@@ -24,7 +23,7 @@ std::vector<std::string> targets_of(const JsonNode& targets) {
   if (!targets.value.is_array()) targets.fail("a list of names, or \"all-linear\"");
   std::vector<std::string> names;
   for (const JsonNode& target : targets.members()) names.push_back(target.text());
-  std::sort(names.begin(), names.end());  // PEFT writes a set, in any order
+  std::ranges::sort(names);  // PEFT writes a set, in any order
   return names;
 }
 

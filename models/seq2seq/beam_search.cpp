@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -20,7 +19,7 @@ constexpr float excluded = -1e9f;  // transformers adds it to scores of beams no
 
 template <class Got>
 [[noreturn]] void refuse(const std::string& expected, const Got& got) {
-  throw ConfigError(fmt::format("beam_search: expected {}, got {}", expected, got));
+  raise<ConfigError>("beam_search: expected {}, got {}", expected, got);
 }
 
 /// In tokens of the decoder, `start` included.
@@ -56,7 +55,7 @@ void check(int64_t vocabulary, const Rows& sources, const BeamOptions& options) 
 }
 
 bool is_eos(const BeamOptions& options, int32_t token) {
-  return std::find(options.eos.begin(), options.eos.end(), token) != options.eos.end();
+  return std::ranges::find(options.eos, token) != options.eos.end();
 }
 
 /// Bans each token that, after `tokens`, would end an n-gram that `text` has.
@@ -74,7 +73,7 @@ void ban_repeats(std::span<float> scores, std::span<const int32_t> text,
 }
 
 void force(std::span<float> scores, std::span<const int32_t> ids) {
-  std::fill(scores.begin(), scores.end(), minus_infinity);
+  std::ranges::fill(scores, minus_infinity);
   for (int32_t id : ids) scores[static_cast<size_t>(id)] = 0.0f;
 }
 
@@ -114,7 +113,7 @@ namespace {
 
 /// In place, in f32 with the operations of torch.log_softmax except for the sum.
 void to_log_probabilities(std::span<float> row) {
-  const float largest = *std::max_element(row.begin(), row.end());
+  const float largest = *std::ranges::max_element(row);
   double sum = 0.0;
   for (float logit : row) sum += std::exp(double{logit - largest});
   const auto log_sum = static_cast<float>(std::log(sum));
@@ -138,10 +137,10 @@ class StepDecoder {
       float largest = minus_infinity;
       for (float logit : row(i)) largest = logit == logit ? std::max(largest, logit) : NAN;
       if (!std::isfinite(largest))
-        throw ConfigError(
-            fmt::format("beam_search: expected logits with a finite maximum, got {} in row {}; the "
-                        "model's weights are not usable",
-                        largest, i));
+        raise<ConfigError>(
+            "beam_search: expected logits with a finite maximum, got {} in row {}; the "
+            "model's weights are not usable",
+            largest, i);
     }
   }
   std::span<float> row(size_t i) {
@@ -168,11 +167,11 @@ void first_step(StepDecoder& decoder, size_t sources, const BeamOptions& options
 
 int32_t next_token(std::span<const float> scores, const BeamOptions& options, size_t row,
                    size_t index) {
-  const auto largest = std::max_element(scores.begin(), scores.end());
+  const auto largest = std::ranges::max_element(scores);
   if (!options.sampling) return static_cast<int32_t>(largest - scores.begin());
   if (!std::isfinite(*largest))
-    throw ConfigError(fmt::format(
-        "beam_search: the options ban every token at position {}; a sample needs one", index));
+    raise<ConfigError>(
+        "beam_search: the options ban every token at position {}; a sample needs one", index);
   return sample_token(scores, *options.sampling, uint64_t{row} << 32 | uint64_t{index});
 }
 
@@ -193,7 +192,7 @@ Rows search_one_beam(StepDecoder& decoder, const Rows& sources, const BeamOption
       rows[row].push_back(tokens.back());
       if (is_eos(options, tokens.back())) finished[row] = true;
     }
-    const bool all = std::find(finished.begin(), finished.end(), false) == finished.end();
+    const bool all = std::ranges::find(finished, false) == finished.end();
     if (all || rows[0].size() >= lengths.max) return rows;
     decoder.step(tokens, from_rows, /*may_reorder=*/false);
   }
@@ -250,7 +249,7 @@ class BeamSearch {
   const std::vector<Beam>& finished() const { return finished_; }
 
   bool full() const {
-    return std::all_of(finished_.begin(), finished_.end(), [](const Beam& b) { return b.ends; });
+    return std::ranges::all_of(finished_, [](const Beam& b) { return b.ends; });
   }
   /// A running beam can still become better than a finished one.
   bool improvable() const { return improvable_; }
@@ -260,8 +259,7 @@ class BeamSearch {
   /// `scores` [beams, V]: log-probability of each continuation plus the score of its beam.
   void advance(std::span<const float> scores) {
     const std::vector<Beam> candidates = continuations(scores);
-    exhausted_ = std::all_of(candidates.begin(), candidates.end(),
-                             [](const Beam& beam) { return beam.ends; });
+    exhausted_ = std::ranges::all_of(candidates, [](const Beam& beam) { return beam.ends; });
     std::vector<Beam> open = candidates;
     for (Beam& beam : open)
       if (beam.ends) beam.score += excluded;
@@ -311,8 +309,8 @@ class BeamSearch {
         running_[0].score / penalty(longest ? lengths_.max : running_[0].tokens.size());
     float worst = finished_[0].score;
     for (const Beam& beam : finished_) worst = std::min(worst, beam.score);
-    return std::any_of(finished_.begin(), finished_.end(),
-                       [&](const Beam& beam) { return best > (beam.ends ? worst : excluded); });
+    return std::ranges::any_of(
+        finished_, [&](const Beam& beam) { return best > (beam.ends ? worst : excluded); });
   }
 
   float penalty(size_t length) const {
@@ -329,9 +327,7 @@ class BeamSearch {
 
 /// The conditions under which _beam_search goes on.
 bool unfinished(const std::vector<BeamSearch>& searches, const BeamOptions& options) {
-  const auto every = [&](auto condition) {
-    return std::all_of(searches.begin(), searches.end(), condition);
-  };
+  const auto every = [&](auto condition) { return std::ranges::all_of(searches, condition); };
   if (every([](const BeamSearch& search) { return !search.improvable(); })) return false;
   if (every([](const BeamSearch& search) { return search.exhausted(); })) return false;
   return options.early_stopping != EarlyStopping::yes ||

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "zerograd/models/nn_parameters.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -152,16 +151,16 @@ const TensorParallel& checked(const Seq2SeqConfig& config, const TensorParallel&
   require_divisor("seq2seq", "encoder heads", config.encoder_heads, parallel);
   require_divisor("seq2seq", "decoder heads", config.decoder_heads, parallel);
   if (parallel.sequence && config.positions % parallel.size() != 0)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "seq2seq: sequence parallel: expected positions that {} tensor ranks divide, got {}",
-        parallel.size(), config.positions));
+        parallel.size(), config.positions);
   return parallel;
 }
 
 void check_ids(const char* name, const Tensor& ids, int64_t longest) {
   if (!ids || ids.shape().rank() != 2 || ids.extent(1) < 1 || ids.extent(1) > longest)
-    throw ShapeError(fmt::format("seq2seq: {} {}; expected [B, T] with T from 1 to {}", name,
-                                 ids ? ids.shape().str() : "absent", longest));
+    raise<ShapeError>("seq2seq: {} {}; expected [B, T] with T from 1 to {}", name,
+                      ids ? ids.shape().str() : "absent", longest);
 }
 
 Var embed(const Tape& tape, const Seq2SeqLayers& layers, const Seq2SeqStack& stack,
@@ -243,10 +242,10 @@ Var whole_logits(const Seq2SeqLayers& layers, const Var& own) {
 /// With sequence parallelism tokens are divided among the ranks.
 void check_divisible(const TensorParallel& parallel, const char* name, const Tensor& ids) {
   if (parallel.sequence && ids && ids.shape().rank() == 2 && ids.extent(1) % parallel.size() != 0)
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "seq2seq: sequence parallel: {} {}; expected a number of tokens that {} tensor ranks "
         "divide; try more padding",
-        name, ids.shape(), parallel.size()));
+        name, ids.shape(), parallel.size());
 }
 
 /// [B, T, C] after the decoder's last layer.
@@ -274,8 +273,8 @@ Var Seq2Seq::loss(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& 
                   const Seq2SeqLossOptions& options) const {
   check_ids("labels", batch.labels, config().positions);
   if (batch.source && batch.source.extent(0) != batch.labels.extent(0))
-    throw ShapeError(fmt::format("seq2seq: labels {} of sources {}; expected as many rows",
-                                 batch.labels.shape(), batch.source.shape()));
+    raise<ShapeError>("seq2seq: labels {} of sources {}; expected as many rows",
+                      batch.labels.shape(), batch.source.shape());
   const Tape::With pass(tape, pass_of(tape, config(), place));
   const Var own = run_head(tape, *layers_, run_all(tape, *layers_, batch, options));
   return parallel_cross_entropy(
@@ -309,8 +308,8 @@ Tensor Seq2Seq::next_logits(Tape& tape, const Tensor& ids, Seq2SeqCache& cache) 
   check_ids("target ids", ids, cache.capacity() - cache.length());
   const int64_t R = ids.extent(0), T = ids.extent(1);
   if (R != cache.rows())
-    throw ConfigError(fmt::format("seq2seq: ids of {} rows for a cache of {} rows; try reorder()",
-                                  R, cache.rows()));
+    raise<ConfigError>("seq2seq: ids of {} rows for a cache of {} rows; try reorder()", R,
+                       cache.rows());
   const Tape::With pass(tape, nn::Pass{.cache = &cache.tokens_, .all_tokens = true});
   const nn::Memory memory{.cache = &cache.memory_};
   Var x = embed(tape, *layers_, layers_->decoder, ids, cache.length());

@@ -1,6 +1,5 @@
 #include "zerograd/models/data/loader.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 // Batches of a Seq2Seq model, and the rows of its generation.
@@ -11,10 +10,10 @@ using Rows = std::vector<std::vector<int32_t>>;
 
 int64_t checked_capacity(const Seq2SeqConfig& config, int64_t capacity) {
   if (capacity < 0 || capacity > config.positions)
-    throw ConfigError(
-        fmt::format("seq2seq_cache: capacity {}; expected 0 to {}, the model's "
-                    "positions",
-                    capacity, config.positions));
+    raise<ConfigError>(
+        "seq2seq_cache: capacity {}; expected 0 to {}, the model's "
+        "positions",
+        capacity, config.positions);
   return capacity == 0 ? config.positions : capacity;
 }
 
@@ -22,8 +21,8 @@ int64_t checked_capacity(const Seq2SeqConfig& config, int64_t capacity) {
 
 Tensor shifted_right(const Tensor& labels, const Seq2SeqTokens& tokens) {
   if (!labels || labels.shape().rank() != 2 || labels.extent(1) < 1)
-    throw ShapeError(fmt::format("shifted_right: labels {}; expected [B, T]",
-                                 labels ? labels.shape().str() : "absent"));
+    raise<ShapeError>("shifted_right: labels {}; expected [B, T]",
+                      labels ? labels.shape().str() : "absent");
   const auto id = [&](const Shape& shape, int32_t value) {
     return Tensor::full(shape, value, labels.dtype(), labels.device());
   };
@@ -38,9 +37,9 @@ Tensor shifted_right(const Tensor& labels, const Seq2SeqTokens& tokens) {
 Seq2SeqBatch padded_batch(const Rows& sources, const Rows& targets, const Seq2SeqTokens& tokens,
                           const Device& device, int64_t source_length, int64_t target_length) {
   if (sources.empty() || (!targets.empty() && targets.size() != sources.size()))
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "padded_batch: {} sources and {} targets; expected as many targets as sources, 1 or more",
-        sources.size(), targets.size()));
+        sources.size(), targets.size());
   std::vector<int32_t> lengths;
   for (const std::vector<int32_t>& row : sources)
     lengths.push_back(static_cast<int32_t>(row.size()));
@@ -63,9 +62,8 @@ void Seq2SeqCache::reorder(std::span<const int64_t> rows) {
   std::vector<int64_t> memory_rows;
   for (const int64_t row : rows) {
     if (row < 0 || row >= this->rows())
-      throw ConfigError(
-          fmt::format("seq2seq_cache: reorder: there is no row {}; expected rows 0 to {}", row,
-                      this->rows() - 1));
+      raise<ConfigError>("seq2seq_cache: reorder: there is no row {}; expected rows 0 to {}", row,
+                         this->rows() - 1);
     memory_rows.push_back(memory_rows_[static_cast<size_t>(row)]);
   }
   if (tokens_.batch() > 0) tokens_.reorder(rows);

@@ -1,6 +1,5 @@
 #include "zerograd/models/seq2seq/seq2seq_config.h"
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -32,8 +31,7 @@ Seq2SeqConfig bart(int64_t width, int64_t layers, int64_t heads) {
 }
 
 void require(bool holds, const char* field, const std::string& expected, const std::string& got) {
-  if (!holds)
-    throw ConfigError(fmt::format("seq2seq: {}: expected {}, got {}", field, expected, got));
+  if (!holds) raise<ConfigError>("seq2seq: {}: expected {}, got {}", field, expected, got);
 }
 
 }  // namespace
@@ -68,7 +66,7 @@ Seq2SeqConfig Seq2SeqConfig::preset(const std::string& name) {
   if (name == "bart-large") return bart(1024, 12, 16);
   std::string names;
   for (const std::string& known : preset_names()) names += (names.empty() ? "" : ", ") + known;
-  throw ConfigError(fmt::format("seq2seq: model type: expected one of {}, got '{}'", names, name));
+  raise<ConfigError>("seq2seq: model type: expected one of {}, got '{}'", names, name);
 }
 
 void validate(const Seq2SeqConfig& config) {

@@ -3,7 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -47,12 +46,12 @@ Generated generate(const Seq2Seq& model, const std::function<Tape()>& make_tape,
   const Seq2SeqConfig& config = model.config();
   const int64_t longest = longest_sequence(options);
   if (longest > config.positions)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "generate: sequences of up to {} tokens; expected at most the model's {} positions; try "
         "{} {}",
         longest, config.positions, options.max_new_tokens ? "max_new_tokens" : "max_length",
         options.max_new_tokens ? config.positions - static_cast<int64_t>(options.start.size())
-                               : config.positions));
+                               : config.positions);
   const Device device = make_tape().device();
   const Seq2SeqBatch batch = padded_batch(sources, {}, config.tokens, device);
   const NextLogits next =

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "zerograd/autograd/collective.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -45,8 +44,8 @@ std::string divisors_of(int64_t n) {
 void require_divisor(const char* model, const char* what, int64_t count,
                      const TensorParallel& parallel) {
   if (count % parallel.size() != 0)
-    throw ConfigError(fmt::format("{}: tensor ranks: expected a divisor of the {} {} ({}), got {}",
-                                  model, count, what, divisors_of(count), parallel.size()));
+    raise<ConfigError>("{}: tensor ranks: expected a divisor of the {} {} ({}), got {}", model,
+                       count, what, divisors_of(count), parallel.size());
 }
 
 RankRows rows_of_rank(int64_t extent, const TensorParallel& parallel) {
@@ -73,8 +72,8 @@ const Parameter& ParallelStore::whole(const Unit& unit, const std::string& name,
 const Parameter& ParallelStore::rows(const Unit& unit, const std::string& name, const Shape& shape,
                                      Init init, Options options, int64_t blocks) const {
   if (shape.rank() == 0 || shape[0] % blocks != 0)
-    throw ShapeError(fmt::format("tensor parallel: '{}' {} has no {} equal blocks of rows", name,
-                                 shape, blocks));
+    raise<ShapeError>("tensor parallel: '{}' {} has no {} equal blocks of rows", name, shape,
+                      blocks);
   const int64_t extent = shape[0] / blocks;
   const auto [begin, count] = rows_of_rank(extent, parallel);
   options.whole = shape;
@@ -89,8 +88,8 @@ const Parameter& ParallelStore::rows(const Unit& unit, const std::string& name, 
 const Parameter& ParallelStore::columns(const Unit& unit, const std::string& name,
                                         const Shape& shape, Init init, Options options) const {
   if (shape.rank() != 2)
-    throw ShapeError(fmt::format(
-        "tensor parallel: '{}' {} has no columns; expected rank 2: [out, in]", name, shape));
+    raise<ShapeError>("tensor parallel: '{}' {} has no columns; expected rank 2: [out, in]", name,
+                      shape);
   const auto [begin, count] = rows_of_rank(shape[1], parallel);
   options.whole = shape;
   options.slice = {.outer = shape[0], .extent = shape[1], .begin = begin, .rows = count};

@@ -6,7 +6,6 @@
 #include "zerograd/models/tokenizer/split_pattern.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {

@@ -8,11 +8,9 @@
 #include <system_error>
 #include <thread>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {

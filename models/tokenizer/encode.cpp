@@ -8,9 +8,7 @@
 #include "zerograd/models/tokenizer/bpe_merges.h"
 #include "zerograd/models/tokenizer/text_pipeline.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
@@ -340,15 +338,14 @@ const TokenizerParts& Tokenizer::parts() const { return state_->parts; }
 
 void Tokenizer::check_ids(const std::vector<int32_t>& ids) const {
   if (vocabulary_ == std::ssize(state_->bytes)) return;
-  const auto beyond =
-      std::find_if(ids.begin(), ids.end(), [this](int32_t id) { return id >= vocabulary_; });
+  const auto beyond = std::ranges::find_if(ids, [this](int32_t id) { return id >= vocabulary_; });
   if (beyond == ids.end()) return;
   const std::string before = decode({ids.begin(), beyond});
   raise<ConfigError>(
       "'{}' in line {} of the text is the token {}; expected tokens below {}, the "
       "model's vocabulary",
       printable(state_->parts.tokens[static_cast<size_t>(*beyond)]),
-      1 + std::count(before.begin(), before.end(), '\n'), *beyond, vocabulary_);
+      1 + std::ranges::count(before, '\n'), *beyond, vocabulary_);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {

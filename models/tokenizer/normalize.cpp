@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "zerograd/models/tokenizer/text_pipeline.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 
@@ -89,8 +88,7 @@ constexpr std::array<CodePoints, 40> inert = {
 
 bool is_inert(char32_t code) {
   if (code < inert.front().first) return false;
-  const auto* after = std::upper_bound(inert.begin(), inert.end(), code,
-                                       [](char32_t c, const CodePoints& r) { return c < r.first; });
+  const auto* after = std::ranges::upper_bound(inert, code, {}, &CodePoints::first);
   return after != inert.begin() && code <= (after - 1)->last;
 }
 

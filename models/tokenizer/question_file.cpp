@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "zerograd/models/tokenizer/text_pipeline.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
 #include "zerograd/runtime/text/utf8.h"

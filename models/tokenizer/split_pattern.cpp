@@ -9,7 +9,6 @@
 #include <pcre2.h>
 
 #include "zerograd/models/tokenizer/tokenizer.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 

@@ -5,9 +5,7 @@
 #include <map>
 #include <sstream>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
@@ -79,7 +77,7 @@ class Numbers final : public TextStream {
     std::vector<int32_t> ids;
     std::istringstream words(prompt);
     for (std::string word; words >> word;) {
-      if (!std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; }))
+      if (!std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; }))
         raise<ConfigError>(
             "{}: the model has neither characters nor a tokenizer; expected tokens as "
             "in \"1 2 3\", got '{}'",

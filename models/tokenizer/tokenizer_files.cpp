@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/models/tokenizer/vocabulary.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -4,7 +4,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 
@@ -53,7 +52,7 @@ std::array<unsigned char, 256> bytes_by_character() {
   std::array<unsigned char, 256> bytes;
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i);
   const auto codes = code_points();
-  std::sort(bytes.begin(), bytes.end(), [&](auto a, auto b) { return codes[a] < codes[b]; });
+  std::ranges::sort(bytes, [&](auto a, auto b) { return codes[a] < codes[b]; });
   return bytes;
 }
 

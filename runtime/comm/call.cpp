@@ -64,8 +64,8 @@ std::string disagreement(int64_t sequence, const Members& members, int64_t step,
     return fmt::format("rank {} calls {}", members[rank], call(rank).text());
   };
   const auto differs_from = [&](int rank) {
-    return static_cast<int>(std::count_if(
-        calls.begin(), calls.end(), [&](const Call& other) { return !other.agrees(call(rank)); }));
+    return static_cast<int>(
+        std::ranges::count_if(calls, [&](const Call& other) { return !other.agrees(call(rank)); }));
   };
   std::string who;
   for (int rank = 0; rank < size && size > 2 && who.empty(); ++rank)

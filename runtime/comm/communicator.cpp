@@ -170,7 +170,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
   const Tensor lengths = Tensor::from(sizes, {ranks.size()}, device);
   ranks.wait(ranks.all_reduce(lengths, "lengths of texts"));
   sizes = lengths.to_host<int64_t>();
-  const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+  const int64_t longest = *std::ranges::max_element(sizes);
 
   std::vector<uint8_t> bytes(text.begin(), text.end());
   bytes.resize(static_cast<size_t>(longest));

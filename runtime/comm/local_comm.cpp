@@ -11,7 +11,6 @@
 #include "zerograd/runtime/comm/queued_comm.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 
 namespace zg {
 

@@ -22,7 +22,7 @@ LocalGroup::LocalGroup(LocalWorld& world, Members members,
 }
 
 int LocalGroup::member_of(int rank) const {
-  const auto found = std::find(members_.ranks.begin(), members_.ranks.end(), rank);
+  const auto found = std::ranges::find(members_.ranks, rank);
   return static_cast<int>(found - members_.ranks.begin());
 }
 
@@ -38,7 +38,7 @@ bool LocalGroup::leave(int member, bool fails) {
   at(member).left = true;
   at(member).fails = fails;
   changed_.notify_all();
-  return std::all_of(each_.begin(), each_.end(), [](const Member& other) { return other.left; });
+  return std::ranges::all_of(each_, [](const Member& other) { return other.left; });
 }
 
 LocalGroup::Clock::time_point LocalGroup::deadline() const {
@@ -98,8 +98,8 @@ void LocalGroup::await(Lock& lock, int member, int64_t sequence, int64_t Member:
   const auto began = Clock::now();
   auto deadline = this->deadline();
   const auto done = [&] {
-    return std::all_of(each_.begin(), each_.end(),
-                       [&](const Member& other) { return other.*progress >= sequence; });
+    return std::ranges::all_of(each_,
+                               [&](const Member& other) { return other.*progress >= sequence; });
   };
   for (;;) {
     // Checked before failures: a collective that every rank has finished succeeds on all of them.
@@ -125,7 +125,7 @@ void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
       std::vector<int> ranks = missing_ranks(&Member::done, sequence);
       const auto recently = self.last_device_wait - std::chrono::milliseconds(500);
       const auto silent = [&](int rank) { return at(member_of(rank)).last_device_wait < recently; };
-      if (std::any_of(ranks.begin(), ranks.end(), silent))
+      if (std::ranges::any_of(ranks, silent))
         std::erase_if(ranks, [&](int rank) { return !silent(rank); });
       const std::string place = place_of(member);
       world_.fail(absence(ranks, "finish", world_.timeout_.count(), place), place);
@@ -161,7 +161,7 @@ void LocalGroup::meet(int member, int64_t sequence, Call call,
   changed_.notify_all();
   await(lock, member, sequence, &Member::arrived);
   const auto agrees = [&](const Member& other) { return other.call.agrees(self.call); };
-  if (!std::all_of(each_.begin(), each_.end(), agrees)) {
+  if (!std::ranges::all_of(each_, agrees)) {
     std::vector<Call> calls;
     for (const Member& other : each_) calls.push_back(other.call);
     world_.fail(disagreement(sequence, members_, *rank.step, calls), place_of(member));
@@ -208,8 +208,8 @@ void LocalWorld::leave(LocalGroup& group, int member, bool fails) noexcept {
   for (const auto& other : groups_) other->changed_.notify_all();
   // After a failure peers may still read what it holds.
   if (!group.leave(member, fails) || !failure_.empty()) return;
-  const auto found = std::find_if(groups_.begin(), groups_.end(),
-                                  [&](const auto& other) { return other.get() == &group; });
+  const auto found =
+      std::ranges::find_if(groups_, [&](const auto& other) { return other.get() == &group; });
   if (found == groups_.end()) return;
   ended = std::move(*found);
   groups_.erase(found);

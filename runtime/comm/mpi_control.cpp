@@ -115,7 +115,7 @@ bool MpiWorld::process_in_group(int rank, const Notice& notice) {
   for (const auto& group : groups_) {
     if (group->number != notice.group) continue;
     const auto& ranks = group->members.ranks;
-    const auto found = std::find(ranks.begin(), ranks.end(), rank);
+    const auto found = std::ranges::find(ranks, rank);
     if (found == ranks.end()) continue;  // the number is unique per pair of ranks only
     MpiGroup::Member& member = group->at(static_cast<int>(found - ranks.begin()));
     if (notice.kind == Notice::Kind::arrived) member.arrivals.push_back(notice);
@@ -137,7 +137,7 @@ MpiWorld::Outgoing& MpiWorld::post(const Notice& notice, const std::vector<int>&
 }
 
 bool MpiWorld::is_sent(Outgoing& outgoing) {
-  return std::all_of(outgoing.messages.begin(), outgoing.messages.end(), wire::complete);
+  return std::ranges::all_of(outgoing.messages, wire::complete);
 }
 
 void MpiWorld::post_and_wait(Lock& lock, const Notice& notice, const std::vector<int>& ranks,
@@ -159,8 +159,7 @@ void MpiWorld::throw_known_failure(const Meeting& meeting) {
   if (cause_of_end_.empty()) return;
   // This collective succeeds on all ranks when a member finished it before that member failed.
   const auto& each = meeting.group->each;
-  if (meeting.sequence >= 0 &&
-      std::any_of(each.begin(), each.end(), [&](const MpiGroup::Member& member) {
+  if (meeting.sequence >= 0 && std::ranges::any_of(each, [&](const MpiGroup::Member& member) {
         return member.ended_after >= meeting.sequence;
       }))
     return;

@@ -8,7 +8,6 @@
 #include "zerograd/runtime/comm/mpi_comm.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 
 namespace zg::cpu {
 

@@ -348,7 +348,7 @@ void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point no
                                   now >= meeting.early_question.asked + answer_timeout);
   };
   if (now < meeting.final_question.asked + answer_timeout &&
-      !std::all_of(others_.begin(), others_.end(), is_settled))
+      !std::ranges::all_of(others_, is_settled))
     return;
   // A rank that has not answered keeps a default Activity: blame() treats it as a rank that does
   // not wait and has made no progress.
@@ -376,7 +376,7 @@ void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point no
 void MpiWorld::check_deadline_of_transport(Lock& lock, Meeting& meeting, Clock::time_point now) {
   MpiGroup& group = *meeting.group;
   const auto waits = [&](int member) { return group.at(member).waits_in >= meeting.sequence; };
-  const bool asked = std::any_of(group.others.begin(), group.others.end(), waits);
+  const bool asked = std::ranges::any_of(group.others, waits);
   if (group.wait_announced < meeting.sequence && (now > meeting.deadline || asked)) {
     group.wait_announced = meeting.sequence;
     post({.kind = Notice::Kind::waits,
@@ -389,9 +389,8 @@ void MpiWorld::check_deadline_of_transport(Lock& lock, Meeting& meeting, Clock::
   if (now <= (meeting.missing.size() > 1 ? meeting.deadline + stopped_threshold : meeting.deadline))
     return;
   std::vector<int> missing = meeting.missing;
-  if (std::all_of(missing.begin(), missing.end(), waits))
-    missing.insert(std::lower_bound(missing.begin(), missing.end(), group.own_member),
-                   group.own_member);
+  if (std::ranges::all_of(missing, waits))
+    missing.insert(std::ranges::lower_bound(missing, group.own_member), group.own_member);
   else
     std::erase_if(missing, waits);
   fail(lock, meeting,

@@ -322,7 +322,7 @@ void QueuedCommunicator::work() {
   while (await_job(lock)) {
     // The reference stays valid: push_back on a deque keeps references, and only wait() removes
     // jobs from the front.
-    Job& job = *std::find_if(jobs_.begin(), jobs_.end(), [](const Job& j) { return !j.finished; });
+    Job& job = *std::ranges::find_if(jobs_, [](const Job& j) { return !j.finished; });
     const Ticket ticket = done_;
     lock.unlock();
     try {

@@ -6,7 +6,6 @@
 #include <map>
 
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {
@@ -158,8 +157,7 @@ void print_help(const CommandLine& line) {
   for (const Flag& positional : line.positionals) print_row(positional.value, positional.help);
   if (line.rest) print_row(line.rest->value, line.rest->help);
   for (const FlagGroup& group : line.groups) {
-    if (std::all_of(group.flags.begin(), group.flags.end(),
-                    [](const Flag& flag) { return flag.help.empty(); }))
+    if (std::ranges::all_of(group.flags, [](const Flag& flag) { return flag.help.empty(); }))
       continue;
     std::printf("\n%s\n", group.title.c_str());
     for (const Flag& flag : group.flags)
@@ -202,7 +200,7 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
     }
 
   std::vector<std::string> words = normalised(arguments, known);
-  std::reverse(words.begin(), words.end());  // CLI11 reads the words from the back
+  std::ranges::reverse(words);  // CLI11 reads the words from the back
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
@@ -213,9 +211,8 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
   }
   if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
     // A misspelled flag and its value are both in `extras`; the error must name the flag.
-    const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& word) {
-      return word.compare(0, 1, "-") == 0;
-    });
+    const auto flag = std::ranges::find_if(
+        extras, [](const std::string& word) { return word.compare(0, 1, "-") == 0; });
     for (const auto& [known_flag, option] : options)
       if (flag == extras.end() && !line.rest && !known_flag->names.empty() && option->count() > 0)
         refuse_split_value(*known_flag, option->results().back(), extras.front());

@@ -83,7 +83,8 @@ int64_t parse_size(const std::string& flag, const std::string& value) {
   };
   std::string meant;
   for (const auto& [name, factor] : units)
-    if (!unit.empty() && (lower(unit) == lower(name) || lower(unit) + "ib" == lower(name)))
+    if (!unit.empty() &&
+        (lower_case(unit) == lower_case(name) || lower_case(unit) + "ib" == lower_case(name)))
       meant =
           fmt::format("; did you mean {}{}?", value.substr(0, value.size() - unit.size()), name);
   raise<ConfigError>("{}: expected a size like 123, 1e9, 512MiB or 2GiB, got '{}'{}", flag, value,
@@ -111,7 +112,7 @@ bool parse_switch(const std::string& flag, const std::string& value) {
 
 size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices) {
-  const auto found = std::find(choices.begin(), choices.end(), value);
+  const auto found = std::ranges::find(choices, value);
   if (found != choices.end()) return static_cast<size_t>(found - choices.begin());
   raise<ConfigError>("{}: expected {}, got '{}'{}", flag, join(choices, ", "), printable(value),
                      did_you_mean(value, choices));

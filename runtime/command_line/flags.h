@@ -8,7 +8,7 @@
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 // Parsers of the values of flags. Each parser takes the flag's name, for its error: a ConfigError
 // such as "--steps: expected a whole number of 1 or more, got 'x'".

@@ -1,4 +1,4 @@
-#include "zerograd/runtime/command_line/paths.h"
+#include "zerograd/runtime/command_line/command_line.h"
 
 #include <filesystem>
 #include <utility>

@@ -174,8 +174,7 @@ void File::reserve(int64_t bytes) {
   do result = ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes));
   while (result != 0 && errno == EINTR);
   constexpr int unable[] = {EOPNOTSUPP, ENOSYS, ENODEV, ESPIPE, EINVAL};
-  if (result != 0 && std::find(std::begin(unable), std::end(unable), errno) == std::end(unable))
-    fail("reserve", path_);
+  if (result != 0 && std::ranges::find(unable, errno) == std::end(unable)) fail("reserve", path_);
 }
 
 void File::write(std::span<const std::byte> bytes) {

@@ -18,7 +18,6 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {
@@ -298,9 +297,8 @@ struct FileSetState {
       File written = File::open((hidden / fresh / file).string());
       written.sync();
     }
-    const auto there = std::find_if(files.begin(), files.end(), [&](const fs::path& file) {
-      return kind_of(folder / file) != Kind::none;
-    });
+    const auto there = std::ranges::find_if(
+        files, [&](const fs::path& file) { return kind_of(folder / file) != Kind::none; });
     if (files.size() > 1 && can_exchange())
       replace_all();
     else if (files.size() <= 1 || there == files.end())

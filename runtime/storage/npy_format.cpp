@@ -8,7 +8,6 @@
 #include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {
@@ -59,11 +58,10 @@ NpyHeader header_of(const std::string& name, const std::string& literal) {
   const JsonNode root{json, name + ": "};
   NpyHeader header;
   const std::string& type = root.at("descr").text();
-  const auto* const found =
-      std::find_if(std::begin(npy_types), std::end(npy_types), [&](const NpyType& candidate) {
-        return type.size() == 3 && std::string_view("<>=|").find(type[0]) != std::string::npos &&
-               type.substr(1) == candidate.name;
-      });
+  const auto* const found = std::ranges::find_if(npy_types, [&](const NpyType& candidate) {
+    return type.size() == 3 && std::string_view("<>=|").find(type[0]) != std::string::npos &&
+           type.substr(1) == candidate.name;
+  });
   if (found == std::end(npy_types))
     root.at("descr").fail(
         "f8, f4, f2, i8, i4, u1 or b1 (f64, f32, f16, i64, i32, u8, bool; array.astype() "
@@ -108,9 +106,8 @@ NpyHeader parse_npy_header(const std::string& name, const ByteRange& file) {
 }
 
 std::string npy_header(DType dtype, const Shape& shape) {
-  const auto* const type =
-      std::find_if(std::begin(npy_types), std::end(npy_types),
-                   [&](const NpyType& candidate) { return candidate.dtype == dtype; });
+  const auto* const type = std::ranges::find_if(
+      npy_types, [&](const NpyType& candidate) { return candidate.dtype == dtype; });
   if (type == std::end(npy_types))
     raise<DTypeError>("npy: numpy has no {}; expected another dtype; try cast(x, DType::f32)",
                       dtype);

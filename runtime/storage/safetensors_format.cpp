@@ -146,7 +146,7 @@ class HeaderParser {
     std::vector<const std::pair<const std::string, Entry>*> order;
     order.reserve(entries.size());
     for (const auto& item : entries) order.push_back(&item);
-    std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    std::ranges::sort(order, [](const auto* a, const auto* b) {
       return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
     });
     int64_t end = data_begin_;

@@ -10,7 +10,6 @@
 #include "zerograd/runtime/storage/npy_format.h"
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {

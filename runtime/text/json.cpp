@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg {
@@ -113,9 +112,8 @@ Json parse_json_object(std::string_view text, const std::string& name, const Jso
     const size_t line = before.rfind('\n') + 1;  // npos + 1 is 0
     const auto column = std::count_if(before.begin() + static_cast<std::ptrdiff_t>(line),
                                       before.end(), [](char c) { return (c & 0xC0) != 0x80; });
-    raise<FileError>("{}:{}:{}: {}{}", name,
-                     rules.line + std::count(before.begin(), before.end(), '\n'), column + 1, why,
-                     rules.advice);
+    raise<FileError>("{}:{}:{}: {}{}", name, rules.line + std::ranges::count(before, '\n'),
+                     column + 1, why, rules.advice);
   };
   if (const size_t at = text.find('\0'); at < text.size()) refuse(at, "has a zero byte");
   if (const size_t at = valid_utf8(text); at < text.size())

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {
@@ -53,8 +53,8 @@ char32_t next_code_point(std::string_view text, size_t& position, const std::str
   const size_t begin = position;
   const size_t length = part_length(text, begin);
   if (!is_whole(text, begin, length))
-    raise<ConfigError>("{}: invalid UTF-8 at byte {}; convert the text to UTF-8 first", name,
-                       begin);
+    throw ConfigError(name + ": invalid UTF-8 at byte " + std::to_string(begin) +
+                      "; convert the text to UTF-8 first");
   const uint8_t lead = byte_at(text, begin);
   char32_t code = length == 1 ? lead : lead & (0x7fu >> length);
   for (size_t i = 1; i < length; ++i) code = code << 6 | (byte_at(text, begin + i) & 0x3fu);

@@ -105,29 +105,26 @@ TEST_CASE("composed ops refuse wrong operands with an error that names the op") 
         "repeat: x has shape [1, 2]; expected rank 1, a count for each axis");
   CHECK(message_of<ConfigError>([&] { clamp(x, 2, 1); }) ==
         "clamp: low is 2, high is 1; expected low <= high");
-  CHECK(contains(message_of<DTypeError>([&] { tril(whole); }), "tril: x holds i32"));
-  CHECK(contains(message_of<DTypeError>([&] { min(whole); }), "min: x holds i32"));
-  CHECK(contains(message_of<DTypeError>([&] { logsumexp(whole); }), "logsumexp: x holds i32"));
-  CHECK(contains(message_of<DTypeError>([&] { masked_fill(x, x, 0); }), "masked_fill: mask holds"));
-  CHECK(contains(message_of<ShapeError>([&] { stack({}, 0); }), "stack: no parts"));
+  CHECK_ERROR(DTypeError, "tril: x holds i32", tril(whole));
+  CHECK_ERROR(DTypeError, "min: x holds i32", min(whole));
+  CHECK_ERROR(DTypeError, "logsumexp: x holds i32", logsumexp(whole));
+  CHECK_ERROR(DTypeError, "masked_fill: mask holds", masked_fill(x, x, 0));
+  CHECK_ERROR(ShapeError, "stack: no parts", stack({}, 0));
   const Var uneven[] = {x, var_of({1}, {1})};
   CHECK(message_of<ShapeError>([&] { stack(uneven, 0); }) ==
         "stack: a part has shape [1]; expected [1, 2]");
-  CHECK(contains(message_of<ShapeError>([&] { stack(std::span(uneven).first(1), 3); }),
-                 "stack: axis 3 of a result of rank 3; expected -3 to 2"));
+  CHECK_ERROR(ShapeError, "stack: axis 3 of a result of rank 3; expected -3 to 2",
+              stack(std::span(uneven).first(1), 3));
   for (const auto& [name, reduce] :
        {std::pair<const char*, std::function<void(const Var&, const Axes&)>>(
             "min", [](const Var&in, const Axes&axes) { min(in, axes); }),
         {"var", [](const Var&in, const Axes&axes) { var(in, axes, 0); }},
         {"logsumexp", [](const Var&in, const Axes&axes) { logsumexp(in, axes); }}}) {
     const std::string op = name;
-    CHECK(contains(message_of<ShapeError>([&] { reduce(x, {2}); }), op + ": axis 2"));
+    CHECK_ERROR(ShapeError, op + ": axis 2", reduce(x, {2}));
     CHECK(message_of<ShapeError>([&] {
             reduce(x, {1, -1});
           }) == op + ": axis 1 of [1, 2] is given twice; expected distinct axes");
-    CHECK(contains(message_of<ShapeError>([&] {
-                     reduce(doubles({2, 0}, 1), {1});
-                   }),
-                   op + ": x has shape [2, 0]; expected"));
+    CHECK_ERROR(ShapeError, op + ": x has shape [2, 0]; expected", reduce(doubles({2, 0}, 1), {1}));
   }
 }

@@ -158,7 +158,7 @@ TEST_CASE("feed_forward acquires in backward only the weights that a gradient pa
       source.log.clear();
       tape.backward(loss);
       const auto reads = [&](const char* call) {
-        return std::count(source.log.begin(), source.log.end(), call) == 1;
+        return std::ranges::count(source.log, call) == 1;
       };
       INFO("trains x ", trains_x, ", trains fc ", trains_fc);
       CHECK(reads("acquire fc") == trains_x);
@@ -220,15 +220,16 @@ TEST_CASE("feed_forward refuses operands that do not fit") {
   CHECK(message_of<ShapeError>([&] { feed_forward(x, fc, {}, fc, {}); }) ==
         "feed_forward: out_weight [7, 3] does not match hidden [8, 7]; expected a last axis of "
         "hidden of 3, got 7");
-  CHECK(contains(message_of<ShapeError>([&] { feed_forward(x, fc, fc, out, {}); }),
-                 "feed_forward: fc_bias has shape [7, 3]; expected [7]"));
-  CHECK(contains(message_of<ShapeError>([&] { feed_forward(x, fc, {}, out, out); }),
-                 "feed_forward: out_bias has shape [4, 7]; expected [4]"));
-  CHECK(contains(message_of<ShapeError>([&] { feed_forward(x, {}, {}, out, {}); }),
-                 "feed_forward: fc_weight is absent; expected a tensor"));
-  CHECK(contains(
-      message_of<DTypeError>([&] { feed_forward(x, fc, {}, cast(out, DType::bf16), {}); }),
-      "feed_forward: hidden holds f64 and out_weight holds bf16; expected one dtype; try cast"));
+  CHECK_ERROR(ShapeError, "feed_forward: fc_bias has shape [7, 3]; expected [7]",
+              feed_forward(x, fc, fc, out, {}));
+  CHECK_ERROR(ShapeError, "feed_forward: out_bias has shape [4, 7]; expected [4]",
+              feed_forward(x, fc, {}, out, out));
+  CHECK_ERROR(ShapeError, "feed_forward: fc_weight is absent; expected a tensor",
+              feed_forward(x, {}, {}, out, {}));
+  CHECK_ERROR(
+      DTypeError,
+      "feed_forward: hidden holds f64 and out_weight holds bf16; expected one dtype; try cast",
+      feed_forward(x, fc, {}, cast(out, DType::bf16), {}));
   CHECK(message_of<ConfigError>([&] { feed_forward(x, fc, {}, out, {}, Activation::none); }) ==
         "feed_forward: the activation is none; expected gelu_tanh or gelu_erf");
 }

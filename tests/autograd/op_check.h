@@ -1,12 +1,9 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
 #include "zerograd/autograd/gradcheck.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/runtime/error.h"
 
 // Helpers for tests of ops: f64 inputs from a seed, and a gradient check that reports the location.
 namespace zg::testing {

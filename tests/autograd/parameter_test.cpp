@@ -1,7 +1,5 @@
 #include "zerograd/autograd/parameter.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 
 #include "zerograd/runtime/error.h"

@@ -1,7 +1,5 @@
 #include "zerograd/autograd/pipeline.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -54,7 +52,7 @@ int64_t end_of_step(PipelineSchedule schedule, int stages, int64_t micro_batches
   }
   for (size_t stage = 0; stage < orders.size(); ++stage)
     REQUIRE(next[stage] == orders[stage].size());  // no stage waits for ever
-  return *std::max_element(free.begin(), free.end());
+  return *std::ranges::max_element(free);
 }
 
 double most_expensive(std::span<const double> costs, double first, double last,
@@ -146,8 +144,8 @@ TEST_CASE("balanced_stages cuts layers so that the most expensive stage costs th
       CHECK(borders.size() == static_cast<size_t>(stages) + 1);
       CHECK(borders.back() == 7);
       CAPTURE(borders);
-      const bool rise = std::adjacent_find(borders.begin(), borders.end(),
-                                           std::greater_equal<>()) == borders.end();
+      const bool rise =
+          std::ranges::adjacent_find(borders, std::greater_equal<>()) == borders.end();
       CHECK(rise);
       CHECK(most_expensive(uneven, 0.5, last, borders) == least(uneven, 0.5, last, stages));
     }

@@ -1,7 +1,5 @@
 #include "zerograd/autograd/pipeline.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <map>
 #include <mutex>

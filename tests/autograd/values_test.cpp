@@ -1,14 +1,11 @@
 #include "zerograd/autograd/values.h"
 
-#include <doctest/doctest.h>
-
 #include <cstring>
 #include <sstream>
 
 #include "tests/autograd/values_case.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/tensor_files.h"
 

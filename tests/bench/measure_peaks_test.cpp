@@ -1,6 +1,4 @@
-#include "bench/measure_peaks.h"
-
-#include <doctest/doctest.h>
+#include "bench/measure.h"
 
 #include "zerograd/runtime/error.h"
 

@@ -1,8 +1,8 @@
 #include "tests/fuzz/text.h"
 #include "tests/support/placed_message.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/zero/deepspeed/check.h"
 #include "zerograd/zero/deepspeed/hjson.h"
-#include "zerograd/zero/deepspeed/read.h"
 
 // A DeepSpeed config, from bytes to what it sets.
 namespace zg::testing {

@@ -39,9 +39,9 @@ class GuardedMemory {
     for (const Operand& operand : operands)
       if (operand.tensor) join(operand);
     std::erase_if(regions_, [](const Region& region) {
-      return !is_exact(region) &&
-             std::none_of(region.operands.begin(), region.operands.end(),
-                          [](const Operand* operand) { return operand->is_written; });
+      return !is_exact(region) && std::ranges::none_of(region.operands, [](const Operand* operand) {
+        return operand->is_written;
+      });
     });
     for (Region& region : regions_) {
       place(region);

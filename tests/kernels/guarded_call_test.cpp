@@ -1,7 +1,5 @@
 #include "tests/kernels/guarded_call.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/elementwise/gelu.h"

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/kernel.h"
 
-#include <doctest/doctest.h>
-
 #include <utility>
 
 #include "zerograd/kernels/elementwise/gelu.h"

@@ -1,7 +1,5 @@
 #include "zerograd/models/lora.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -12,7 +10,6 @@
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/models/hugging_face/peft.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/engine.h"
@@ -232,22 +229,25 @@ TEST_CASE("a folder of PEFT with other matrices than its config says is refused"
   const GPTConfig config = peft.config;
   LoraConfig lora = peft.adapter.lora;
   lora.targets = {"q_proj"};
-  CHECK(contains(message_of<FileError>([&] { peft_weights(peft.theirs.path, config, lora); }),
-                 "has 'base_model.model.model.layers.0.mlp.down_proj.lora_A.weight', which no "
-                 "adapter of the model has"));
+  CHECK_ERROR(FileError,
+              "has 'base_model.model.model.layers.0.mlp.down_proj.lora_A.weight', which no "
+              "adapter of the model has",
+              peft_weights(peft.theirs.path, config, lora));
   lora.targets = {"q_proj", "v_proj", "down_proj", "k_proj"};
-  CHECK(contains(message_of<FileError>([&] { peft_weights(peft.theirs.path, config, lora); }),
-                 "has no 'base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight' [4, "
-                 "20]"));
+  CHECK_ERROR(FileError,
+              "has no 'base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight' [4, "
+              "20]",
+              peft_weights(peft.theirs.path, config, lora));
   lora = peft.adapter.lora;
   lora.rank = 3;
-  CHECK(contains(message_of<FileError>([&] { peft_weights(peft.theirs.path, config, lora); }),
-                 "has shape [4, 28]; expected [3, 28]"));
+  CHECK_ERROR(FileError, "has shape [4, 28]; expected [3, 28]",
+              peft_weights(peft.theirs.path, config, lora));
   const TemporaryFolder pickled;
   write_file(pickled / "adapter_model.bin", "PK");
-  CHECK(contains(message_of<Unsupported>([&] { peft_weights(pickled.path(), config, lora); }),
-                 "has adapter_model.bin, a pickle, which can run any program when it is read; "
-                 "expected adapter_model.safetensors; try saving it with safe_serialization"));
+  CHECK_ERROR(Unsupported,
+              "has adapter_model.bin, a pickle, which can run any program when it is read; "
+              "expected adapter_model.safetensors; try saving it with safe_serialization",
+              peft_weights(pickled.path(), config, lora));
 }
 
 TEST_CASE("a target that names no layer is refused with the names that there are") {
@@ -263,8 +263,7 @@ TEST_CASE("a target that names no layer is refused with the names that there are
         std::pair(LoraConfig{.rank = 1, .dropout = 1.0f}, "lora: dropout: expected 0 or more"),
         std::pair(LoraConfig{.rank = 1}, "lora: targets: expected a name of linear layers")}) {
     ParameterStore other;
-    CHECK(contains(message_of<ConfigError>([&] { GPT(other, tiny_config(), {}, item.first); }),
-                   item.second));
+    CHECK_ERROR(ConfigError, item.second, GPT(other, tiny_config(), {}, item.first));
   }
 }
 
@@ -280,7 +279,7 @@ TEST_CASE("fresh adapters change nothing: A is uniform within 1 / sqrt(in), B is
       if (layer.empty()) continue;
       const std::vector<double>& values = adapted.source.at_rest(*parameter);
       if (parameter->name == lora_b_name(layer)) {
-        CHECK(std::count(values.begin(), values.end(), 0.0) == std::ssize(values));
+        CHECK(std::ranges::count(values, 0.0) == std::ssize(values));
         continue;
       }
       ++layers;
@@ -344,15 +343,15 @@ TEST_CASE("weights and adapters that do not fit each other are refused") {
   WeightSource some = peft.matrices;
   const std::string layer = lora_layer(some.shapes.begin()->first);
   some.shapes.erase(lora_b_name(layer));
-  CHECK(contains(message_of<FileError>([&] { merged(peft.base, some, peft.adapter.lora); }),
-                 fmt::format("has no '{}'", lora_b_name(layer))));
+  CHECK_ERROR(FileError, fmt::format("has no '{}'", lora_b_name(layer)),
+              merged(peft.base, some, peft.adapter.lora));
   some = peft.matrices;
   LoraConfig lora = peft.adapter.lora;
   lora.rank = 7;
-  CHECK(contains(message_of<FileError>([&] { merged(peft.base, some, lora); }), "for a rank of 7"));
+  CHECK_ERROR(FileError, "for a rank of 7", merged(peft.base, some, lora));
   WeightSource less = peft.base;
   less.shapes.erase(layer + ".weight");
-  CHECK(contains(message_of<FileError>([&] { merged(less, some, peft.adapter.lora); }),
-                 fmt::format("has an adapter of '{}'", layer)));
-  CHECK(contains(message_of<FileError>([&] { joined(peft.base, peft.base); }), "is in"));
+  CHECK_ERROR(FileError, fmt::format("has an adapter of '{}'", layer),
+              merged(less, some, peft.adapter.lora));
+  CHECK_ERROR(FileError, "is in", joined(peft.base, peft.base));
 }

@@ -3,7 +3,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/normal_weights.h"
 #include "zerograd/models/nn.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -50,8 +50,8 @@ TEST_CASE("modules give their parameters the names of their path, and lists are 
   for (const auto& parameter : model.store().parameters()) names.push_back(parameter->name);
   for (const auto& unit : model.store().units()) units.push_back(unit->name);
   CHECK(names[0] == "tokens.weight");
-  CHECK(std::count(names.begin(), names.end(), "layer.1.attention.k_proj.weight") == 1);
-  CHECK(std::count(names.begin(), names.end(), "mlp.gate_proj.weight") == 1);
+  CHECK(std::ranges::count(names, "layer.1.attention.k_proj.weight") == 1);
+  CHECK(std::ranges::count(names, "mlp.gate_proj.weight") == 1);
   CHECK(units == std::vector<std::string>{"tokens", "layer.0", "layer.1", "mlp"});
   CHECK(model.layers[1].attention.name() == "layer.1.attention");
   const OwnDecoder copy(model);

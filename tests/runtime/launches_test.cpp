@@ -1,7 +1,5 @@
 #include "zerograd/runtime/launches.h"
 
-#include <doctest/doctest.h>
-
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"

@@ -1,7 +1,5 @@
 #include "zerograd/runtime/memory.h"
 
-#include <doctest/doctest.h>
-
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -9,7 +7,6 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/own_process.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/tensor.h"
 

@@ -1,7 +1,5 @@
 #include "zerograd/runtime/random.h"
 
-#include <doctest/doctest.h>
-
 using namespace zg;
 
 TEST_CASE("Philox4x32-10 gives the known answers of the Random123 distribution") {

@@ -1,11 +1,8 @@
 #include "zerograd/runtime/step_time.h"
 
-#include <doctest/doctest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 

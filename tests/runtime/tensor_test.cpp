@@ -1,13 +1,10 @@
 #include "zerograd/runtime/tensor.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <limits>
 
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/checked_product.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 
 using namespace zg;

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>

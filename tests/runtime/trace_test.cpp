@@ -1,7 +1,5 @@
 #include "zerograd/runtime/trace.h"
 
-#include <doctest/doctest.h>
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>

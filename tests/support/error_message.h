@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "zerograd/runtime/error.h"
+
 namespace zg::testing {
 
 /// The message of the `Type` that f throws.
@@ -32,3 +34,8 @@ struct Contained {
 inline Contained contains(const std::string& text, const std::string& part) { return {text, part}; }
 
 }  // namespace zg::testing
+
+/// CHECK_ERROR(TapeError, "inference", tape.backward(loss)): the statement throws an error of this
+/// type whose message has this text.
+#define CHECK_ERROR(Type, text, ...) \
+  CHECK(::zg::testing::contains(::zg::testing::message_of<Type>([&] { __VA_ARGS__; }), text))

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
 namespace zg::testing {
 
 /// A listener of test runs that does nothing; a derived one overrides what it needs.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <doctest/doctest.h>
 #include <sys/wait.h>
 
 #include <cstdio>

@@ -45,7 +45,7 @@ inline std::string flaw_of(const std::string& message, const std::string& file,
                            const std::string& source, bool has_column = true) {
   const Place place = place_in(message, file);
   const auto is_break = [](char c) { return c == '\n' || c == '\r'; };
-  const auto lines = 1 + std::count_if(source.begin(), source.end(), is_break);
+  const auto lines = 1 + std::ranges::count_if(source, is_break);
   if (place.line < 1 || place.line > lines) return "its line is none of the text";
   if (has_column && (place.column < 1 || place.column > static_cast<int>(source.size()) + 1))
     return "its column is none of the text";

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include "zerograd/runtime/plan.h"
 
 namespace zg::testing {

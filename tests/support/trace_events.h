@@ -45,7 +45,7 @@ inline std::vector<TraceEvent> trace_events(const std::string& path) {
 /// Two spans of one track that overlap while neither holds the other; empty: all nest.
 inline std::string misnested(std::vector<TraceEvent> events) {
   constexpr double rounding = 0.002;  // ends are sums of two numbers of whole nanoseconds
-  std::stable_sort(events.begin(), events.end(), [](const TraceEvent& a, const TraceEvent& b) {
+  std::ranges::stable_sort(events, [](const TraceEvent& a, const TraceEvent& b) {
     return std::tuple(a.rank, a.track, a.begin, -a.end) <
            std::tuple(b.rank, b.track, b.begin, -b.end);
   });

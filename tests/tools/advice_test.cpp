@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <set>
 
@@ -60,7 +58,7 @@ void check_suggestion(const std::string& run) {
       CHECK(status_of(settings.back()) == 3);
       continue;
     }
-    const auto place = std::find(settings.begin(), settings.end(), suggestion);
+    const auto place = std::ranges::find(settings, suggestion);
     const bool is_one_of_them = place != settings.end();
     REQUIRE(is_one_of_them);
     CHECK(status_of(suggestion) == 0);

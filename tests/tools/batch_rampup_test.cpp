@@ -1,8 +1,5 @@
-#include <doctest/doctest.h>
-
 #include "tests/support/error_message.h"
 #include "tools/options/run_spec.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

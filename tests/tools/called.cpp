@@ -1,5 +1,4 @@
 // The command's functions, called in this process. Binaries of another command do not link this.
-#include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,8 +8,7 @@
 #include "tests/tools/command.h"
 #include "tools/commands/subcommands.h"
 #include "zerograd/runtime/comm/call.h"
-#include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/print.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::testing {
 namespace {

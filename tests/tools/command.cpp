@@ -1,6 +1,5 @@
 #include "tests/tools/command.h"
 
-#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>

@@ -1,7 +1,5 @@
 #include "tools/deepspeed/deepspeed_log.h"
 
-#include <doctest/doctest.h>
-
 #include <string>
 #include <vector>
 

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -29,7 +27,7 @@ void check_dump(const std::string& error) {
     CHECK(lines_with(error, std::string(rank) + " made ").size() == 1);
     const auto lines = lines_with(error, std::string(rank) + " collective #");
     REQUIRE(lines.size() == 64);  // the 64 last collectives of each rank
-    CHECK(std::all_of(lines.begin(), lines.end(), [](const std::string& line) {
+    CHECK(std::ranges::all_of(lines, [](const std::string& line) {
       return contains(line, " elements), in step ") && contains(line, "; ms: queued ");
     }));
     CHECK(contains(lines[50], ": done; ms: queued "));

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 
 #include "tests/support/temporary_folder.h"
@@ -46,7 +44,7 @@ TEST_CASE("a text model is trained, evaluated and continued from its checkpoint 
   const Outcome unknown = checked(zerograd({"generate", save, "--prompt", "QUICK"}), 2);
   CHECK(contains(unknown.error, "the model does not know 'Q'"));
   CHECK(contains(unknown.error, "characters: \\n abc"));
-  CHECK(std::count(unknown.error.begin(), unknown.error.end(), '\n') == 1);
+  CHECK(std::ranges::count(unknown.error, '\n') == 1);
   const Outcome invalid = checked(zerograd({"generate", save, "--prompt", "the\xff"}), 2);
   CHECK(contains(invalid.error, "--prompt: invalid UTF-8 at byte 3"));
 

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <filesystem>
 
 #include "tests/support/temporary_folder.h"

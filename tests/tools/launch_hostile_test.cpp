@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <random>

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"

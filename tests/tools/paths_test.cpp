@@ -1,6 +1,4 @@
-#include "zerograd/runtime/command_line/paths.h"
-
-#include <doctest/doctest.h>
+#include "zerograd/runtime/command_line/command_line.h"
 
 #include <filesystem>
 #include <functional>
@@ -12,7 +10,6 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tools/commands/subcommands.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -186,7 +184,7 @@ TEST_CASE("a supervisor and its run are named zerograd in process lists") {
   std::vector<Process> found;
   const auto is_seen = [&] {
     found = processes_with(stop);
-    return found.size() == 2 && std::all_of(found.begin(), found.end(), [](const Process& process) {
+    return found.size() == 2 && std::ranges::all_of(found, [](const Process& process) {
              return process.name == "zerograd";
            });
   };

@@ -1,6 +1,5 @@
 #include "zerograd/zero/metrics.h"
 
-#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -112,7 +111,7 @@ std::vector<std::string> files_in(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 

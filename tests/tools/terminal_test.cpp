@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -205,7 +203,7 @@ TEST_CASE("--dump-memory prints a table with the tutorials' columns and a row pe
                  "backward (M) | Before step (M) | After step (M) | Max memory (M) |"));
   for (int step = 0; step < 8; ++step) {
     const std::string row = line_after(outcome.out, "| " + std::to_string(step) + " |");
-    CHECK(std::count(row.begin(), row.end(), '|') == 7);
+    CHECK(std::ranges::count(row, '|') == 7);
   }
 }
 

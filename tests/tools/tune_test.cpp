@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -83,8 +81,8 @@ Outcome tuned(const std::string& flags, double seconds, size_t rows) {
   for (;; seconds *= 5) {
     const Outcome outcome = zerograd("tune --time " + std::to_string(seconds) + " " + flags);
     const std::vector<TrialRow> tried = trial_rows(outcome.out);
-    const bool all_ran = std::all_of(tried.begin(), tried.end(),
-                                     [](const TrialRow& row) { return row.measured_peak != "-"; });
+    const bool all_ran =
+        std::ranges::all_of(tried, [](const TrialRow& row) { return row.measured_peak != "-"; });
     if ((outcome.status == 0 && tried.size() >= rows && all_ran) || seconds > 500) return outcome;
   }
 }

@@ -1,7 +1,5 @@
 #include "zerograd/zero/batch_size.h"
 
-#include <doctest/doctest.h>
-
 #include <limits>
 #include <random>
 

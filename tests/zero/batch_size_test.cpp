@@ -1,8 +1,5 @@
-#include <doctest/doctest.h>
-
-#include "tests/support/error_message.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/batch_size.h"
+#include "tests/support/error_message.h"
 
 namespace zg::testing {
 namespace {

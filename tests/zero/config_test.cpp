@@ -1,7 +1,5 @@
 #include "zerograd/zero/config.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <stdexcept>
 

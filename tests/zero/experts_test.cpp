@@ -3,8 +3,6 @@
 #include "tools/examples/experts.cpp"
 #undef main
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>

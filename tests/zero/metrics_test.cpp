@@ -1,8 +1,6 @@
 // Metrics of a trainer: JSON lines, and its memory at six points of each step.
 #include "zerograd/zero/metrics.h"
 
-#include <doctest/doctest.h>
-
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -88,7 +86,7 @@ TEST_CASE_FIXTURE(NetEngine, "a trainer's observer notes memory at six points of
   CHECK(rows.rows()[7].live > rows.rows()[9].live);
   CHECK(rows.step_peak() > 0);
   const std::string table = memory_table(rows.rows());
-  CHECK(std::count(table.begin(), table.end(), '\n') == 3);
+  CHECK(std::ranges::count(table, '\n') == 3);
   CHECK(table.find("| 1 |") != std::string::npos);
 }
 

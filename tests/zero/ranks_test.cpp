@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -245,7 +243,7 @@ TEST_CASE("a unit order that changes between steps gives the same bits on one an
       Engine engine(toy.store, comm, device, {.stage = 3, .param_persistence_threshold = 0});
       for (int step = 0; step < 4; ++step) {
         std::vector<const Unit*> order = {&toy.first, &toy.second};
-        if (step % 2 == 1) std::reverse(order.begin(), order.end());
+        if (step % 2 == 1) std::ranges::reverse(order);
         for (int g = comm.rank(); g < 2; g += ranks) {
           Tape tape = engine.tape();
           Var loss;

@@ -1,7 +1,5 @@
 #include "zerograd/runtime/trace.h"
 
-#include <doctest/doctest.h>
-
 #include <atomic>
 #include <chrono>
 #include <set>

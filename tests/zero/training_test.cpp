@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/toy.h"
 #include "zerograd/autograd/ops.h"

@@ -1,13 +1,10 @@
 #include "zerograd/zero/values_optimizer.h"
 
-#include <doctest/doctest.h>
-
 #include <memory>
 #include <vector>
 
 #include "tests/support/error_message.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/engine.h"
 #include "zerograd/zero/optimizer/elementwise.h"
 

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/measure.h"
-#include "bench/report.h"
 #include "tools/bench/command.h"
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
@@ -162,8 +161,8 @@ Generated measure(const GenerateBench& options) {
     measured.tokens.insert(measured.tokens.end(), seconds.begin() + 1, seconds.end());
   }
   measure_read();
-  std::sort(measured.prefills.begin(), measured.prefills.end());
-  std::sort(measured.tokens.begin(), measured.tokens.end());
+  std::ranges::sort(measured.prefills);
+  std::ranges::sort(measured.tokens);
   return measured;
 }
 

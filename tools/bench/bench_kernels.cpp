@@ -2,7 +2,7 @@
 #include <sstream>
 
 #include "bench/case.h"
-#include "bench/report.h"
+#include "bench/measure.h"
 #include "tools/bench/command.h"
 #include "tools/options/flags.h"
 #include "tools/run/run.h"
@@ -10,7 +10,6 @@
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -26,7 +26,6 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/transfer.h"
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "bench/report.h"
+#include "bench/measure.h"
 #include "tools/bench/command.h"
 #include "tools/run/run.h"
 #include "zerograd/autograd/ops.h"

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "bench/report.h"
+#include "bench/measure.h"
 #include "tools/bench/command.h"
 #include "tools/options/flags.h"
 #include "tools/run/planner.h"
@@ -15,7 +15,6 @@
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/engine.h"
 #include "zerograd/zero/trainer.h"
 

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/measure.h"
-#include "bench/report.h"
 #include "tools/bench/command.h"
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
@@ -55,7 +54,7 @@ std::string part_of(const std::string& kernel, bool is_backward) {
 class SpanVisitor {
  public:
   explicit SpanVisitor(std::vector<const Span*> spans) : spans_(std::move(spans)) {
-    std::stable_sort(spans_.begin(), spans_.end(), [](const Span* a, const Span* b) {
+    std::ranges::stable_sort(spans_, [](const Span* a, const Span* b) {
       return a->begin_ns != b->begin_ns ? a->begin_ns < b->begin_ns : a->end_ns > b->end_ns;
     });
   }
@@ -109,8 +108,8 @@ std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank,
   std::vector<ProfileRow> rows;
   for (const auto& [part, seconds] : SpanVisitor(std::move(own)).parts())
     rows.push_back({part == "optimizer_update" ? zero::optimizer_name(update) : part, seconds});
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(
+      rows, [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
   return rows;
 }
 
@@ -185,7 +184,7 @@ void timed_steps(Rank& rank, const BenchStepOptions& options, MeasuredSteps& mea
     measured.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     measured.minor_faults = std::max<int64_t>(measured.minor_faults, used().ru_minflt - faults);
   }
-  std::sort(measured.seconds.begin(), measured.seconds.end());
+  std::ranges::sort(measured.seconds);
   measured.resident_bytes = int64_t{used().ru_maxrss} << 10;
 }
 

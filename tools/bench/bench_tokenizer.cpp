@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/measure.h"
-#include "bench/report.h"
 #include "tools/bench/command.h"
 #include "tools/options/flags.h"
 #include "tools/run/inputs.h"
@@ -44,7 +43,7 @@ Timing measure(const char* name, int64_t repeats, const std::function<void()>& r
     if (i > 0)  // the first run allocates the memory that the others reuse
       row.seconds.push_back(processor_seconds() - begin);
   }
-  std::sort(row.seconds.begin(), row.seconds.end());
+  std::ranges::sort(row.seconds);
   return row;
 }
 

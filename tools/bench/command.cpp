@@ -6,8 +6,6 @@
 #include "tools/commands/subcommands.h"
 #include "tools/options/fields.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 nlohmann::ordered_json model_json(const models::GPTConfig& model) {

@@ -11,7 +11,6 @@
 
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {

@@ -5,12 +5,10 @@
 #include "tools/commands/subcommands.h"
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
-#include "tools/run/evaluation.h"
 #include "tools/run/inference.h"
 #include "zerograd/models/gpt/multiple_choice.h"
 #include "zerograd/models/tokenizer/question_file.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -218,9 +216,8 @@ int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
       tokens = std::max(tokens, choice.tokens.size());
     return tokens;
   };
-  const auto longest =
-      std::max_element(questions.begin(), questions.end(),
-                       [&](const auto& a, const auto& b) { return tokens_of(a) < tokens_of(b); });
+  const auto longest = std::ranges::max_element(
+      questions, [&](const auto& a, const auto& b) { return tokens_of(a) < tokens_of(b); });
   return run_inference(saved_model, options, [&](const TrainedModel& trained, InferenceMode mode) {
     const bool whole = mode != InferenceMode::budget || questions.empty();
     const models::ChoiceScores scores = models::score_choices(

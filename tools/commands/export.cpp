@@ -11,7 +11,6 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {

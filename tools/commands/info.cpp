@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "bench/measure_peaks.h"
+#include "bench/measure.h"
 #include "tools/commands/subcommands.h"
 #include "tools/run/run.h"
 #include "zerograd/kernels/matmul/peak.h"
@@ -15,8 +15,6 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -11,7 +11,6 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -129,7 +128,7 @@ int launch(const std::vector<std::string>& arguments) {
     throw ConfigError(
         "--autotuning: expected a run of one process, got launch; try zerograd tune with the same "
         "flags and --ranks, then launch train --config with what it wrote");
-  if (std::find(command.begin(), command.end(), ":") != command.end())
+  if (std::ranges::find(command, ":") != command.end())
     throw ConfigError(
         "launch: expected no word ':' in train's command line, got one; it would begin another "
         "program for mpirun, mpiexec.hydra and srun; for a path of that name try ./:");

@@ -11,7 +11,6 @@
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/model_states.h"
 
@@ -262,9 +261,8 @@ void print_summary(const Run& run, const RankMemory& memory) {
 }
 
 const RankMemory& rank_with_peak(const std::vector<RankMemory>& ranks) {
-  return *std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
-    return needs_of(a).device < needs_of(b).device;
-  });
+  return *std::ranges::max_element(
+      ranks, [](const auto& a, const auto& b) { return needs_of(a).device < needs_of(b).device; });
 }
 
 // The memory of the largest batch, which may be larger than the batches of the planned steps.

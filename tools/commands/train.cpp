@@ -12,7 +12,6 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {

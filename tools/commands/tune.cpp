@@ -11,8 +11,6 @@
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 

@@ -2,7 +2,7 @@
 
 #include "tools/deepspeed/load.h"
 #include "tools/options/fields.h"
-#include "zerograd/zero/deepspeed/read.h"
+#include "zerograd/zero/deepspeed/check.h"
 
 namespace zg::tools {
 namespace {
@@ -18,8 +18,8 @@ std::vector<std::string> flags_of(const Field& row) {
 
 std::vector<std::string> flags_of(DeepSpeedField field) {
   const std::vector<const Field*>& all = all_fields();
-  return flags_of(**std::find_if(all.begin(), all.end(),
-                                 [&](const Field* row) { return row->config == field; }));
+  return flags_of(
+      **std::ranges::find_if(all, [&](const Field* row) { return row->config == field; }));
 }
 
 int stage_of(const zero::deepspeed::CheckedConfig& config, const TrainOptions& options,

@@ -6,9 +6,7 @@
 #include "tools/options/fields.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
-#include "zerograd/runtime/text/text.h"
-#include "zerograd/zero/deepspeed/read.h"
+#include "zerograd/zero/deepspeed/check.h"
 
 namespace zg::tools {
 namespace {

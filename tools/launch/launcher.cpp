@@ -9,7 +9,6 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {
@@ -25,8 +24,7 @@ bool is_word(char c) {
 // Accepts only characters that are safe in options and shell commands.
 bool is_host_name(const std::string& name) {
   return !name.empty() && name.size() <= 253 && is_word(name.front()) &&
-         std::all_of(name.begin(), name.end(),
-                     [](char c) { return is_word(c) || c == '.' || c == '-'; });
+         std::ranges::all_of(name, [](char c) { return is_word(c) || c == '.' || c == '-'; });
 }
 
 std::vector<std::string> split(const std::string& text, char at) {
@@ -37,7 +35,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 }
 
 std::vector<Host>::iterator find(std::vector<Host>& hosts, const std::string& name) {
-  return std::find_if(hosts.begin(), hosts.end(), [&](const Host& h) { return h.name == name; });
+  return std::ranges::find_if(hosts, [&](const Host& h) { return h.name == name; });
 }
 
 // Parses the hosts of a selection with their slots; an empty list of slots means all.
@@ -57,10 +55,10 @@ std::vector<Host> parse_selection(const std::string& flag, const std::string& te
     if (colon != std::string::npos)
       for (const std::string& word : split(part.substr(colon + 1), ',')) {
         const auto slot = static_cast<int>(parse_integer(flag, word, 0, max_slots));
-        if (std::find(known->slots.begin(), known->slots.end(), slot) == known->slots.end())
+        if (std::ranges::find(known->slots, slot) == known->slots.end())
           raise<ConfigError>("{}: {} has no slot {}; expected one of its {}", flag, host.name, word,
                              known->slots.size());
-        if (std::find(host.slots.begin(), host.slots.end(), slot) != host.slots.end())
+        if (std::ranges::find(host.slots, slot) != host.slots.end())
           raise<ConfigError>("{}: slot {} of {} comes twice; expected it once", flag, word,
                              host.name);
         host.slots.push_back(slot);
@@ -214,9 +212,9 @@ Launcher launcher_of(const std::string& name, const std::string& mpi_version) {
   static const Words known = {"openmpi", "mpich", "slurm"};
   static const Words others = {"pdsh", "mvapich", "impi"};
   const std::string own = is_open_mpi(mpi_version) ? known[0] : known[1];
-  const auto found = std::find(known.begin(), known.end(), name.empty() ? own : name);
+  const auto found = std::ranges::find(known, name.empty() ? own : name);
   if (found == known.end()) {
-    const bool is_other = std::find(others.begin(), others.end(), name) != others.end();
+    const bool is_other = std::ranges::find(others, name) != others.end();
     const std::string message =
         fmt::format("--launcher: expected {}, got '{}'", join(known, ", "), name);
     if (is_other)

@@ -1,4 +1,4 @@
-#include "tools/options/codec.h"
+#include "tools/options/fields.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,6 @@
 
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/optimizer/schedule.h"
 
 namespace zg::tools {
@@ -222,7 +221,7 @@ Flag flag_for(const FlagRow& row, T& target) {
             }};
   } else if constexpr (std::is_enum_v<T>) {
     const auto values = known<T>;
-    const auto found = std::find(values.begin(), values.end(), target);
+    const auto found = std::ranges::find(values, target);
     const auto now = values.size() > 0 ? static_cast<size_t>(found - values.begin())
                                        : static_cast<size_t>(target);
     return choice_of(row, now, [&target, values](size_t choice) {

@@ -4,7 +4,6 @@
 #include "tools/run/data_file.h"
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 // Rows of the table of settings (fields.h): data and model.
 namespace zg::tools {

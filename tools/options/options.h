@@ -50,8 +50,7 @@ struct FaultInjection {
     if (phase == Phase::init) return injected_before == 0;
     // Each attempt of a run ends at its fault, so each attempt uses one of the steps. inf does not
     // end a run.
-    if (fault == Fault::infinity)
-      return std::find(steps.begin(), steps.end(), at_step) != steps.end();
+    if (fault == Fault::infinity) return std::ranges::find(steps, at_step) != steps.end();
     return injected_before < static_cast<int64_t>(steps.size()) &&
            steps[static_cast<size_t>(injected_before)] == at_step;
   }

@@ -4,7 +4,6 @@
 #include "tools/options/field_rows.h"
 
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 // Rows of the table of settings (fields.h): the config, and how a run is executed: ranks, devices,
 // output, checkpoints.
@@ -30,7 +29,7 @@ std::vector<int64_t> parse_steps(const std::string& flag, const std::string& val
     end = value.find('+', begin);
     steps.push_back(parse_integer(flag, value.substr(begin, end - begin), 0));
   }
-  std::sort(steps.begin(), steps.end());
+  std::ranges::sort(steps);
   return steps;
 }
 

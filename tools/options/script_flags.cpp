@@ -2,7 +2,6 @@
 
 #include "tools/options/flags.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 // Flags of the scripts that the tutorials of DeepSpeed, accelerate and Hugging Face run. Help does
 // not list them.

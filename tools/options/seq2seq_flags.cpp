@@ -44,7 +44,7 @@ const std::vector<std::string>& seq2seq_names() {
 
 bool is_seq2seq_name(const std::string& model_type) {
   const std::vector<std::string>& names = seq2seq_names();
-  return std::find(names.begin(), names.end(), model_type) != names.end();
+  return std::ranges::find(names, model_type) != names.end();
 }
 
 std::optional<Seq2SeqFamily> seq2seq_family(const std::string& model_type) {

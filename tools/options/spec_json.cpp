@@ -236,8 +236,8 @@ void adopt(const RunSpec& saved, TrainOptions& options) {
     return (stored.rule == Resume::kept || stored.rule == Resume::must_equal) &&
            (!stored.condition || stored.condition(options, saved)) &&
            !(stored.config_flag && options.is_from_config(stored.config_flag)) &&
-           std::none_of(stored.other_flags.begin(), stored.other_flags.end(),
-                        [&](const char* flag) { return options.has(flag); });
+           std::ranges::none_of(stored.other_flags,
+                                [&](const char* flag) { return options.has(flag); });
   });
   // With another number of ranks the same batch is divided into other micro-batches.
   BatchOptions& batch = options.batch;

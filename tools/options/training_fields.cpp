@@ -4,7 +4,6 @@
 
 #include "tools/options/field_rows.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 // The rows of the length and the learning rate.
 namespace zg::tools {

@@ -77,9 +77,8 @@ Json json_of(const RankMemory& rank) {
 
 const MemoryRow& peak_of(const RankMemory& memory) {
   if (memory.rows.empty()) return memory.start.value();
-  return *std::max_element(
-      memory.rows.begin(), memory.rows.end(),
-      [](const MemoryRow& a, const MemoryRow& b) { return a.reserved < b.reserved; });
+  return *std::ranges::max_element(
+      memory.rows, [](const MemoryRow& a, const MemoryRow& b) { return a.reserved < b.reserved; });
 }
 
 bool Needs::fit(const DeviceOptions& limits) const {

@@ -5,7 +5,6 @@
 
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
 namespace zg::tools {

@@ -17,7 +17,6 @@
 #include "tools/run/inputs.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
@@ -136,8 +135,7 @@ namespace {
 bool is_worth_a_restart(const ChildEnd& end) {
   constexpr int final[] = {
       0, 2, 3, 5, 6, 126, 127, 128 + SIGINT, 128 + SIGTERM, 128 + SIGHUP, 128 + SIGPIPE};
-  return end.signal == 0 &&
-         std::find(std::begin(final), std::end(final), end.status) == std::end(final);
+  return end.signal == 0 && std::ranges::find(final, end.status) == std::end(final);
 }
 
 std::string cause_of(int status) {

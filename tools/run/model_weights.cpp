@@ -8,7 +8,6 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 
 // The weights of a saved model: of a checkpoint, a file, a folder, or of adapters and their base.
 // The check of --init: the weights are of the run's model, and their tokens mean the same.

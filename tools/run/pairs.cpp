@@ -34,9 +34,8 @@ std::string PairText::decode(std::span<const int32_t> ids) const {
   std::vector<int32_t> words;
   std::string numbers;
   for (const int32_t id : ids) {
-    const bool is_special =
-        id == tokens_.pad || id == tokens_.decoder_start || id == tokens_.bos ||
-        std::find(tokens_.eos.begin(), tokens_.eos.end(), id) != tokens_.eos.end();
+    const bool is_special = id == tokens_.pad || id == tokens_.decoder_start || id == tokens_.bos ||
+                            std::ranges::find(tokens_.eos, id) != tokens_.eos.end();
     // A model may have more ids than its tokenizer.
     if (is_special || (tokenizer_ && id >= tokenizer_->vocabulary())) continue;
     words.push_back(id);

@@ -15,8 +15,6 @@
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/checkpoint/checkpoint_directory.h"
 
 namespace zg::tools {
@@ -167,8 +165,8 @@ std::optional<std::string> smallest_fitting(const Run& run) {
       engine.offload = places;
       if (offload) set_offload(engine);
       const std::vector<RankMemory> stages = plan_stages(candidate);
-      if (std::all_of(stages.begin(), stages.end(),
-                      [&](const RankMemory& stage) { return needs_of(stage).fit(limits); }))
+      if (std::ranges::all_of(stages,
+                              [&](const RankMemory& stage) { return needs_of(stage).fit(limits); }))
         return fmt::format("--zero-stage {}{}{}", stage, offload ? " --cpu-offload" : "",
                            checkpointing && !always ? " --activation-checkpoint" : "");
     }

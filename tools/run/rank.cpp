@@ -14,7 +14,6 @@
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 namespace zg::tools {

@@ -10,7 +10,7 @@
 #include "tools/deepspeed/deepspeed_log.h"
 #include "tools/output/console.h"
 #include "tools/output/memory_json.h"
-#include "tools/run/evaluation.h"
+#include "tools/run/inference.h"
 #include "tools/run/run.h"
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/models/gpt/gpt.h"

@@ -15,7 +15,6 @@
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -361,7 +360,7 @@ int Rank::reason_to_end() const {
   if (is_planned_) return 0;
   int reason = interrupt_->signal();
   if (reason == 0 && is_first() && kill_switch_exists(options_.kill_switch)) reason = kill_switch;
-  const auto* const found = std::find(std::begin(stop_reasons), std::end(stop_reasons), reason);
+  const auto* const found = std::ranges::find(stop_reasons, reason);
   return found == std::end(stop_reasons) ? 0
                                          : static_cast<int>(found - std::begin(stop_reasons)) + 1;
 }

@@ -1,4 +1,4 @@
-#include "tools/run/resolve.h"
+#include "tools/run/run.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,6 @@
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

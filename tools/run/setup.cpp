@@ -16,7 +16,6 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/checkpoint/consolidate.h"
 
 namespace zg::tools {

@@ -6,7 +6,6 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -136,9 +136,8 @@ struct Measured {
 /// within noise: the first quartile of their step times is at most its third quartile. Among equals
 /// it chooses the fastest.
 inline size_t simplest_within_noise(std::span<const Measured> trials) {
-  const auto& fastest =
-      *std::min_element(trials.begin(), trials.end(),
-                        [](const Measured& a, const Measured& b) { return a.median < b.median; });
+  const auto& fastest = *std::ranges::min_element(
+      trials, [](const Measured& a, const Measured& b) { return a.median < b.median; });
   size_t chosen = static_cast<size_t>(&fastest - trials.data());
   for (size_t i = 0; i < trials.size(); ++i) {
     const Measured &trial = trials[i], &best = trials[chosen];

@@ -53,7 +53,7 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
   // all parameters, kernels read or write 18 times the gradients or what is made of them.
   const std::vector<zero::Optimizers::Array> states = zero::Optimizers(engine.update).arrays();
   const bool everywhere =
-      std::any_of(states.begin(), states.end(), [](const auto& state) { return state.everywhere; });
+      std::ranges::any_of(states, [](const auto& state) { return state.everywhere; });
   const double update = (everywhere ? 21.0 : 3.0 + 2.0 * zero::moments_of(engine.update)) * 4.0;
   constexpr double moved = 2.0, added = 3.0;  // memory accesses per byte moved, and per byte added
   // Weights read twice, gradients written once.
@@ -120,12 +120,11 @@ Plans plan_all(const Run& run, const Rates& rates, double seconds, double longes
       }
       if (fitting.size() == before || (free && fitting.back().seconds > longest_step_s)) break;
     }
-  std::stable_sort(plans.fitting.begin(), plans.fitting.end(),
-                   [&](const Planned& a, const Planned& b) {
-                     return a.samples_per_s(run) > b.samples_per_s(run);
-                   });
-  std::stable_sort(plans.rest.begin(), plans.rest.end(),
-                   [](const Planned& a, const Planned& b) { return a.load < b.load; });
+  std::ranges::stable_sort(plans.fitting, [&](const Planned& a, const Planned& b) {
+    return a.samples_per_s(run) > b.samples_per_s(run);
+  });
+  std::ranges::stable_sort(plans.rest,
+                           [](const Planned& a, const Planned& b) { return a.load < b.load; });
   return plans;
 }
 

@@ -8,8 +8,6 @@
 #include "tools/run/child.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
-#include "zerograd/runtime/text/print.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 
@@ -44,7 +42,7 @@ void read_steps(const std::string& output, Trial& trial) {
     if (record["step"] >= warm_up) seconds.push_back(record["step_s"]);
   }
   if (seconds.empty()) return void(trial.failure = "it reported no steps");
-  std::sort(seconds.begin(), seconds.end());
+  std::ranges::sort(seconds);
   trial.fast_s = seconds[seconds.size() / 4];
   trial.seconds = seconds[seconds.size() / 2];
   trial.slow_s = seconds[seconds.size() * 3 / 4];
@@ -77,7 +75,7 @@ double Trial::samples_per_s(const Run& run) const {
 }
 
 std::string table_of(std::vector<Trial> trials, const Run& run) {
-  std::stable_sort(trials.begin(), trials.end(), [&](const Trial& a, const Trial& b) {
+  std::ranges::stable_sort(trials, [&](const Trial& a, const Trial& b) {
     return a.samples_per_s(run) > b.samples_per_s(run);
   });
   std::string table =
@@ -122,10 +120,9 @@ double Search::left() const {
 }
 
 const Trial* Search::fastest() const {
-  const auto found =
-      std::max_element(trials_.begin(), trials_.end(), [&](const Trial& a, const Trial& b) {
-        return a.samples_per_s(run_) < b.samples_per_s(run_);
-      });
+  const auto found = std::ranges::max_element(trials_, [&](const Trial& a, const Trial& b) {
+    return a.samples_per_s(run_) < b.samples_per_s(run_);
+  });
   return found == trials_.end() || !found->failure.empty() ? nullptr : &*found;
 }
 
@@ -152,8 +149,8 @@ void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
   constexpr double start_s = 1.0;
   const Planned& plan = plans[index];
   const auto rank = static_cast<int64_t>(index) + 1;
-  const bool tried = std::any_of(trials_.begin(), trials_.end(),
-                                 [&](const Trial& trial) { return trial.predicted_rank == rank; });
+  const bool tried = std::ranges::any_of(
+      trials_, [&](const Trial& trial) { return trial.predicted_rank == rank; });
   const double least_s = start_s + least_steps * correction_ * plan.seconds;
   if (tried || signal_ != 0 || (!trials_.empty() && left() < least_s)) return;
   const double share_s = time_s_ / 40.0;
@@ -205,8 +202,7 @@ void Search::find_fastest(const std::vector<Planned>& plans) {
   std::vector<Tuning> seen;
   for (size_t i = 0; i < plans.size() && seen.size() < max_families; ++i) {
     const Tuning& tuning = plans[i].tuning;
-    if (std::any_of(seen.begin(), seen.end(),
-                    [&](const Tuning& other) { return same_family(other, tuning); }))
+    if (std::ranges::any_of(seen, [&](const Tuning& other) { return same_family(other, tuning); }))
       continue;
     seen.push_back(tuning);
     std::vector<Predicted> family;

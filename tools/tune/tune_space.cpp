@@ -76,9 +76,8 @@ std::vector<std::string> flags_of(const Tuning& tuning, const Run& run) {
 int deviations_of(const Tuning& tuning, const Run& run) {
   const TrainOptions& own = run.options;
   return (tuning.engine.stage != own.engine.stage) + (tuning.micro_batch != own.micro_batch) +
-         static_cast<int>(
-             std::count_if(std::begin(varied), std::end(varied),
-                           [&](const Varied& row) { return row.value(tuning) != row.value(own); }));
+         static_cast<int>(std::ranges::count_if(
+             varied, [&](const Varied& row) { return row.value(tuning) != row.value(own); }));
 }
 
 std::string description_of(const Tuning& tuning, const Run& run) {

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -30,8 +29,7 @@ std::vector<std::string> worse_of(const CheckpointDirectory::Options& options, i
     } catch (const Error&) {
     }
   }
-  std::stable_sort(by_loss.begin(), by_loss.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(by_loss, [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> worse;
   for (size_t i = static_cast<size_t>(options.keep); i < by_loss.size(); ++i)
     worse.push_back(by_loss[i].second);
@@ -43,9 +41,9 @@ std::vector<std::string> worse_of(const CheckpointDirectory::Options& options, i
 CheckpointDirectory::CheckpointDirectory(Options options, Report report, Warn warn)
     : options_(std::move(options)), report_(std::move(report)), warn_(std::move(warn)) {
   if (options_.keep >= 0 && !options_.loss_of)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "checkpoints: expected loss_of, by which the {} best are found, got none; try keep = -1",
-        options_.keep));
+        options_.keep);
 }
 
 bool CheckpointDirectory::save(const Engine& engine, const CheckpointInfo& info) {
@@ -101,10 +99,10 @@ DirectoryLock::DirectoryLock(const std::string& directory)
     return;
   }
   ::close(descriptor_);
-  throw ConfigError(
-      fmt::format("another run is writing to {}; expected a directory of its own for each run; try "
-                  "another one, or wait for that run to end",
-                  directory));
+  raise<ConfigError>(
+      "another run is writing to {}; expected a directory of its own for each run; try "
+      "another one, or wait for that run to end",
+      directory);
 }
 
 DirectoryLock::~DirectoryLock() {

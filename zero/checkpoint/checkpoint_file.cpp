@@ -6,12 +6,10 @@
 #include <set>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/parallel/model_parts.h"
@@ -44,10 +42,10 @@ void check_nothing_else(const std::string& path, const std::map<std::string, Sha
   auto has = ranks.begin();
   for (const auto& [name, shape] : there)
     if (*has++ == 0)
-      throw FileError(
-          fmt::format("load: {}: has '{}' {}, which the model does not have; load_weights() loads "
-                      "only the model's parameters",
-                      path, name, shape));
+      raise<FileError>(
+          "load: {}: has '{}' {}, which the model does not have; load_weights() loads "
+          "only the model's parameters",
+          path, name, shape);
 }
 
 /// Divides `held` into ranges and calls f for each. A range has at most 32 MiB (eight blocks of a
@@ -121,11 +119,11 @@ void check_states(const std::string& path, const Manifest& manifest, const Engin
     const auto text = [](const std::set<std::string>& states) {
       return text_of({states.begin(), states.end()});
     };
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "load: {}: {} has {} there; expected {}, which its optimizer has as the parameter groups "
         "say here; try the --parameter-groups that it was saved with, or load its weights alone "
         "(--init)",
-        path, name, text(there), text(here)));
+        path, name, text(there), text(here));
   }
 }
 
@@ -147,12 +145,12 @@ void check_optimizer(const std::string& path, const Manifest& manifest, const En
   for (const std::string& state : manifest.states) there.erase(state);
   for (const Optimizers::Array& array : optimizers.arrays())
     if (array.shaped) here.insert(array.name);
-  throw ConfigError(
-      fmt::format("load: {} was saved by {} with {}; expected {} with {}, as this engine has; try "
-                  "the optimizer that saved it, or load its weights alone (--init)",
-                  path, manifest.optimizer == "adam" ? "adam or adamw" : manifest.optimizer,
-                  text(manifest.states, there), optimizer_name(engine.config().update),
-                  text(optimizers.element_states(), here)));
+  raise<ConfigError>(
+      "load: {} was saved by {} with {}; expected {} with {}, as this engine has; try "
+      "the optimizer that saved it, or load its weights alone (--init)",
+      path, manifest.optimizer == "adam" ? "adam or adamw" : manifest.optimizer,
+      text(manifest.states, there), optimizer_name(engine.config().update),
+      text(optimizers.element_states(), here));
 }
 
 /// The path without a trailing slash.
@@ -175,18 +173,18 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
   // read the real files instead: they have the shards of all ranks
   if (newest && engine.mesh() && path_exists(path)) return std::nullopt;
   if (newest && engine.mesh())
-    throw Unsupported(
-        fmt::format("load: {} was saved in this plan by ranks that have parts of the model; a plan "
-                    "does not know the parts of other ranks; expected a checkpoint on the disk; "
-                    "try one plan until the save, and another from the load on",
-                    path));
+    raise<Unsupported>(
+        "load: {} was saved in this plan by ranks that have parts of the model; a plan "
+        "does not know the parts of other ranks; expected a checkpoint on the disk; "
+        "try one plan until the save, and another from the load on",
+        path);
   return newest;
 }
 
 /// True if the path, or a folder in it, was saved in this plan.
 bool is_planned(const std::string& path, const Engine& engine) {
   const auto files = planned_files(engine.device());
-  return std::any_of(files.begin(), files.end(), [&](const auto& file) {
+  return std::ranges::any_of(files, [&](const auto& file) {
     const fs::path folder = fs::path(file.first).parent_path();
     return folder == plain(path) || folder.parent_path() == plain(path);
   });
@@ -269,7 +267,7 @@ WeightSource weights_of(const std::string& path) {
             const Slice whole = whole_slice(part.whole_numel());
             for_each_common(part, 0, part.numel(), whole, [&](int64_t i, int64_t j, int64_t count) {
               reader->for_floats(name, j, count, [&](std::span<const float> chunk) {
-                std::copy(chunk.begin(), chunk.end(), values.begin() + i);
+                std::ranges::copy(chunk, values.begin() + i);
                 i += static_cast<int64_t>(chunk.size());
               });
             });
@@ -351,10 +349,10 @@ std::string weights_hash(const WeightSource& weights) {
 
 void check_base(const CheckpointInfo::Base& base, const WeightSource& weights) {
   if (const std::string hash = weights_hash(weights); hash != base.hash)
-    throw FileError(
-        fmt::format("base: {}: the weights have the hash {}; expected {}, of the weights that the "
-                    "adapters were trained for; restore those at this path",
-                    weights.path, hash, base.hash));
+    raise<FileError>(
+        "base: {}: the weights have the hash {}; expected {}, of the weights that the "
+        "adapters were trained for; restore those at this path",
+        weights.path, hash, base.hash);
 }
 
 void dump_gradients(const std::string& path, const Engine& engine) {

@@ -1,6 +1,5 @@
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -32,7 +31,7 @@ std::vector<Engine::State> states_of(const Parameter& parameter, const Engine& e
 }
 
 void check(const std::error_code& error, const char* operation, const std::string& path) {
-  if (error) throw FileError(fmt::format("{}: {}: {}", operation, path, error.message()));
+  if (error) raise<FileError>("{}: {}: {}", operation, path, error.message());
 }
 
 std::vector<fs::path> entries_of(const std::string& directory) {
@@ -68,7 +67,7 @@ UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)
   lock_ = Folder::open(path_);
   if (!lock_ || !lock_->lock() || !lock_->is_at(path_)) {
     lock_.reset();
-    throw FileError(fmt::format("create: {}: another process has removed it", path_));
+    raise<FileError>("create: {}: another process has removed it", path_);
   }
 }
 

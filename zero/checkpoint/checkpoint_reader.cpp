@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
@@ -100,8 +99,7 @@ CheckpointReader::CheckpointReader(const std::string& path, Manifest manifest)
     return std::pair(piece->slice ? piece->slice->begin : 0, piece->offset);
   };
   for (auto& [key, pieces] : pieces_)
-    std::sort(pieces.begin(), pieces.end(),
-              [&](const auto* a, const auto* b) { return place(a) < place(b); });
+    std::ranges::sort(pieces, [&](const auto* a, const auto* b) { return place(a) < place(b); });
 }
 
 std::shared_ptr<CheckpointReader> CheckpointReader::open(const std::string& path) {
@@ -133,7 +131,7 @@ const CheckpointReader::Pieces& CheckpointReader::pieces(const std::string& para
                                                          const std::string& state) const {
   const auto found = pieces_.find({parameter, state});
   if (found == pieces_.end())
-    throw FileError(fmt::format("checkpoint: {}: has no {} of '{}'", path_, state, parameter));
+    raise<FileError>("checkpoint: {}: has no {} of '{}'", path_, state, parameter);
   return found->second;
 }
 
@@ -141,7 +139,7 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
   const Pieces& all = pieces(parameter, state);
   const int64_t numel = manifest_.numel_of(parameter, state);
   const std::string what = fmt::format("the {} of '{}'", state, parameter);
-  if (std::none_of(all.begin(), all.end(), [](const auto* piece) { return bool(piece->slice); }))
+  if (std::ranges::none_of(all, [](const auto* piece) { return bool(piece->slice); }))
     return check_tiles(all, numel, what);
   // All pieces must be of one division into slices. The slices must follow one another, and each
   // slice must be covered by its pieces.
@@ -154,18 +152,18 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
     };
     if (slice.outer != cut.outer || slice.extent != cut.extent || slice.inner != cut.inner ||
         slice.begin != rows || slice.rows == 0)
-      throw FileError(
-          fmt::format("checkpoint: {}: '{}' does not begin at row {} of {} of {}, where the slice "
-                      "before it ends",
-                      path_, (*first)->name(), rows, cut.extent, what));
+      raise<FileError>(
+          "checkpoint: {}: '{}' does not begin at row {} of {} of {}, where the slice "
+          "before it ends",
+          path_, (*first)->name(), rows, cut.extent, what);
     const auto last = std::find_if_not(first, all.end(), is_of_slice);
     check_tiles({first, last}, slice.numel(), "a slice of " + what);
     rows += slice.rows;
     first = last;
   }
   if (rows != cut.extent)
-    throw FileError(fmt::format("checkpoint: {}: {} has rows up to {}; expected {}", path_, what,
-                                rows, cut.extent));
+    raise<FileError>("checkpoint: {}: {} has rows up to {}; expected {}", path_, what, rows,
+                     cut.extent);
 }
 
 void CheckpointReader::check_tiles(const Pieces& pieces, int64_t numel,
@@ -173,14 +171,13 @@ void CheckpointReader::check_tiles(const Pieces& pieces, int64_t numel,
   int64_t end = 0;
   for (const Manifest::Piece* piece : pieces) {
     if (piece->offset != end)
-      throw FileError(fmt::format("checkpoint: {}: '{}' begins at element {}; expected {}", path_,
-                                  piece->name(), piece->offset, end));
+      raise<FileError>("checkpoint: {}: '{}' begins at element {}; expected {}", path_,
+                       piece->name(), piece->offset, end);
     end += piece->shape.numel();
     if (end > numel) break;
   }
   if (end != numel)
-    throw FileError(
-        fmt::format("checkpoint: {}: {} has {} elements; expected {}", path_, what, end, numel));
+    raise<FileError>("checkpoint: {}: {} has {} elements; expected {}", path_, what, end, numel);
 }
 
 const SafetensorsReader& CheckpointReader::file(const std::string& name) const {
@@ -193,10 +190,10 @@ SafetensorsReader CheckpointReader::open_shard(const std::string& name) const {
   SafetensorsReader reader(path_ + "/" + name);
   const auto header = manifest_.headers.find(name);
   if (header != manifest_.headers.end() && header->second != reader.header_checksum())
-    throw FileError(
-        fmt::format("checkpoint: {}/{}: its header, from byte 0 on, is damaged or another shard's: "
-                    "its checksum differs from the manifest's",
-                    path_, name));
+    raise<FileError>(
+        "checkpoint: {}/{}: its header, from byte 0 on, is damaged or another shard's: "
+        "its checksum differs from the manifest's",
+        path_, name);
   return reader;
 }
 
@@ -205,8 +202,8 @@ std::string CheckpointReader::read_own_file(const std::string& name) const {
   if (!file.file) throw FileError(file.failure);
   std::string contents = read_text(*file.file, max_file_bytes);
   if (checksum(std::as_bytes(std::span(contents))) != manifest_.file_checksums.at(name))
-    throw FileError(fmt::format(
-        "checkpoint: {}: is damaged: its checksum differs from the manifest's", file.file->path()));
+    raise<FileError>("checkpoint: {}: is damaged: its checksum differs from the manifest's",
+                     file.file->path());
   return contents;
 }
 
@@ -223,18 +220,18 @@ const SafetensorsReader& CheckpointReader::open(const Manifest::Piece& piece) co
   // A file of another checkpoint may have fewer elements than requested.
   if (reader.contains(name) && reader.entries().at(name).shape.numel() == piece.shape.numel())
     return reader;
-  throw FileError(fmt::format("checkpoint: {}/{}: has no tensor '{}' of {} elements", path_,
-                              piece.file, name, piece.shape.numel()));
+  raise<FileError>("checkpoint: {}/{}: has no tensor '{}' of {} elements", path_, piece.file, name,
+                   piece.shape.numel());
 }
 
 void CheckpointReader::refuse(const Manifest::Piece& piece, int64_t begin, int64_t end) const {
   const std::string name = piece.name();
   const SafetensorsReader::Entry& entry = file(piece.file).entries().at(name);
   const int64_t size = size_of(entry.dtype);
-  throw FileError(
-      fmt::format("checkpoint: {}/{}: tensor '{}' is damaged, bytes {} to {} of the file: its "
-                  "checksum differs from the manifest's",
-                  path_, piece.file, name, entry.begin + begin * size, entry.begin + end * size));
+  raise<FileError>(
+      "checkpoint: {}/{}: tensor '{}' is damaged, bytes {} to {} of the file: its "
+      "checksum differs from the manifest's",
+      path_, piece.file, name, entry.begin + begin * size, entry.begin + end * size);
 }
 
 void CheckpointReader::for_floats(const Manifest::Piece& piece,
@@ -286,8 +283,7 @@ void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& 
     parts.push_back({slice.rows * slice.inner, {{first, last}, open_piece, check}});
     first = last;
   }
-  const bool is_empty =
-      std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.run == 0; });
+  const bool is_empty = std::ranges::all_of(parts, [](const Part& part) { return part.run == 0; });
   if (is_empty) return;  // an empty slice may have any number as `outer`
   for (int64_t block = 0; block < all.front()->slice->outer; ++block)
     for (Part& part : parts)
@@ -344,7 +340,7 @@ std::vector<float> CheckpointReader::read(const std::string& parameter, const st
 
 bool CheckpointReader::reads_ranges(const std::string& parameter, const std::string& state) const {
   const Pieces& all = pieces(parameter, state);
-  return std::none_of(all.begin(), all.end(), [](const Manifest::Piece* piece) {
+  return std::ranges::none_of(all, [](const Manifest::Piece* piece) {
     return piece->slice || (piece->blocks.empty() && piece->shape.numel() > block_elements);
   });
 }
@@ -386,7 +382,7 @@ std::vector<std::string> CheckpointReader::damages() const {
     // A frozen parameter has no states; others have all, but an optimizer of matrices may keep
     // fewer of them.
     const auto& states = manifest_.states;
-    const bool is_trained = std::any_of(states.begin(), states.end(), has);
+    const bool is_trained = std::ranges::any_of(states, has);
     const bool may_lack = manifest_.optimizer != "adam" && parameter.second.rank() == 2;
     if (is_trained && !manifest_.shared)
       for (const std::string& state : states)

@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
@@ -27,13 +26,13 @@ namespace fs = std::filesystem;
 
 void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
   if (info.steps != engine.steps() || info.skipped != engine.skipped())
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "save_checkpoint: info has {} steps and {} skipped; expected the engine's {} and {}",
-        info.steps, info.skipped, engine.steps(), engine.skipped()));
+        info.steps, info.skipped, engine.steps(), engine.skipped());
   if (engine.micro_batches() != 0)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "save_checkpoint: {} micro-batches wait for a step and would be lost; call step first",
-        engine.micro_batches()));
+        engine.micro_batches());
 }
 
 /// Throws ConfigError if the checkpoint would leave out parameters without saying where they are.
@@ -41,10 +40,10 @@ void require_base(const Engine& engine, const CheckpointInfo& info) {
   if (!info.base.path.empty() && !info.base.hash.empty()) return;
   for (const auto& parameter : engine.store().parameters())
     if (!parameter->saved)
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "save_checkpoint: '{}' is not saved, and info.base does not say where it is read; "
           "expected its path and the weights_hash() of its weights",
-          parameter->name));
+          parameter->name);
 }
 
 /// Checks info.files and returns their total bytes. Throws ConfigError.
@@ -52,15 +51,15 @@ int64_t check_files(const CheckpointInfo& info) {
   int64_t bytes = 0;
   for (const auto& [name, contents] : info.files) {
     if (!is_own_file_name(name))
-      throw ConfigError(
-          fmt::format("save_checkpoint: a file is called '{}'; expected letters, digits, '.', '_' "
-                      "and '-', not '.' first, and no name of the checkpoint's own",
-                      name));
+      raise<ConfigError>(
+          "save_checkpoint: a file is called '{}'; expected letters, digits, '.', '_' "
+          "and '-', not '.' first, and no name of the checkpoint's own",
+          name);
     bytes += static_cast<int64_t>(contents.size());
   }
   if (bytes > max_file_bytes)
-    throw ConfigError(fmt::format("save_checkpoint: the files have {} bytes; expected at most {}",
-                                  bytes, max_file_bytes));
+    raise<ConfigError>("save_checkpoint: the files have {} bytes; expected at most {}", bytes,
+                       max_file_bytes);
   return bytes;
 }
 
@@ -194,7 +193,7 @@ struct CheckpointSaveState {
   void make_folder(int64_t steps) {
     folder.emplace(directory, steps);
     if (const std::optional<int64_t> free = free_bytes(directory); free && *free < needed_bytes)
-      throw FileError(fmt::format("reserve: {}: too little space is left", unfinished));
+      raise<FileError>("reserve: {}: too little space is left", unfinished);
   }
 
   void start_writer() {
@@ -242,7 +241,7 @@ struct CheckpointSaveState {
     ranks.wait(ranks.all_reduce(sum, name));
     if (on_meta()) return -1;
     flags = sum.to_host<int64_t>();
-    const auto found = std::find_if(flags.begin(), flags.end(), [](int64_t n) { return n != 0; });
+    const auto found = std::ranges::find_if(flags, [](int64_t n) { return n != 0; });
     return found == flags.end() ? -1 : static_cast<int>(found - flags.begin());
   }
 
@@ -274,7 +273,7 @@ CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engin
   s.manifest.states = engine.optimizers().element_states();
   const UpdateOptions& update = engine.config().update;
   const auto has_own = [](const ParameterGroup& group) { return group.optimizer != nullptr; };
-  s.manifest.shared = std::any_of(update.groups.begin(), update.groups.end(), has_own) ||
+  s.manifest.shared = std::ranges::any_of(update.groups, has_own) ||
                       (update.optimizer && engine.optimizers().all().size() > 1);
   if (update.optimizer) s.manifest.options = engine.optimizers().main().options();
   s.manifest.parameters = shapes_of(engine.store());
@@ -334,11 +333,11 @@ std::string save_checkpoint(const std::string& directory, const Engine& engine,
   CheckpointSave save(directory, engine, info);
   const CheckpointSave::Result result = save.finish();
   if (!result.reason.empty())
-    throw FileError(fmt::format("save_checkpoint: {}: {}", save.path(), result.reason));
+    raise<FileError>("save_checkpoint: {}: {}", save.path(), result.reason);
   if (result.failed_rank >= 0)
-    throw FileError(fmt::format(
+    raise<FileError>(
         "save_checkpoint: {}: rank {} could not write its part; its own error has the reason",
-        save.path(), result.failed_rank));
+        save.path(), result.failed_rank);
   return save.path();
 }
 

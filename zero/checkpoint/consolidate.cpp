@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
@@ -138,8 +137,7 @@ std::optional<CheckpointInfo> info_of(const SafetensorsReader& file) {
     if (!key.starts_with(prefix)) continue;
     const std::string name = key.substr(prefix.size());
     if (!is_own_file_name(name))
-      throw FileError(
-          fmt::format("metadata: '{}'; expected the name of a file of a checkpoint", name));
+      raise<FileError>("metadata: '{}'; expected the name of a file of a checkpoint", name);
     info.files.emplace(name, contents);
   }
   return info;
@@ -152,7 +150,7 @@ std::string split(const std::string& file, const std::string& directory, const C
   for (const auto& [name, entry] : reader.entries())
     if (is_floating(entry.dtype)) manifest.parameters.emplace(name, entry.shape);
   if (manifest.parameters.empty())
-    throw FileError(fmt::format("split: {}: has no tensor of f64, f32, bf16 or f16", file));
+    raise<FileError>("split: {}: has no tensor of f64, f32, bf16 or f16", file);
   UnfinishedFolder folder(directory, 0);
   for (int rank = 0; rank < ranks; ++rank)
     write_shard(reader, folder.path(), rank, ranks, manifest);

@@ -4,7 +4,6 @@
 #include <optional>
 #include <set>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
@@ -34,13 +33,13 @@ std::vector<StepFolder> step_folders(const std::string& directory) {
   std::vector<StepFolder> folders;
   if (!path_exists(directory)) return folders;
   if (!is_directory(directory))
-    throw FileError(fmt::format(
-        "checkpoint: {}: is not a folder; expected a step_N folder or one with some", directory));
+    raise<FileError>("checkpoint: {}: is not a folder; expected a step_N folder or one with some",
+                     directory);
   for (const fs::path& entry : entries_of(directory))
     if (const std::optional<int64_t> step = step_of(entry.filename().string()))
       folders.push_back({*step, entry.string()});
-  std::sort(folders.begin(), folders.end(),
-            [](const StepFolder& a, const StepFolder& b) { return a.steps > b.steps; });
+  std::ranges::sort(folders,
+                    [](const StepFolder& a, const StepFolder& b) { return a.steps > b.steps; });
   return folders;
 }
 
@@ -67,12 +66,12 @@ bool lies_in(const std::string& step_folder, const std::string& directory) {
 std::string find_checkpoint(const std::string& path) {
   if (path_exists(path + "/" + manifest_name)) return path;
   if (!path_exists(path))
-    throw FileError(fmt::format(
+    raise<FileError>(
         "checkpoint: {}: there is nothing of that name; expected a step_N folder or one with some",
-        path));
+        path);
   for (const StepFolder& folder : step_folders(path))
     if (path_exists(folder.path + "/" + manifest_name)) return folder.path;
-  throw FileError(fmt::format("checkpoint: {}: expected a step_N folder or one inside it", path));
+  raise<FileError>("checkpoint: {}: expected a step_N folder or one inside it", path);
 }
 
 namespace {
@@ -84,9 +83,9 @@ using Reader = std::shared_ptr<CheckpointReader>;
 constexpr int max_attempts = 100;
 
 [[noreturn]] void refuse_changing(const std::string& path) {
-  throw FileError(fmt::format(
+  raise<FileError>(
       "checkpoint: {}: its checkpoints are replaced faster than they can be read; try again later",
-      path));
+      path);
 }
 
 /// The newest step_N of a directory that `accept` accepts; null if it accepts none. `accept`
@@ -162,7 +161,7 @@ std::vector<std::string> damages_of(const std::string& step_folder) {
     for (int attempt = 0; attempt < max_attempts; ++attempt) {
       if (const Reader reader = CheckpointReader::open(step_folder)) return reader->damages();
       if (!path_exists(step_folder))
-        throw FileError(fmt::format("checkpoint: {}: there is nothing of that name", step_folder));
+        raise<FileError>("checkpoint: {}: there is nothing of that name", step_folder);
     }
     refuse_changing(step_folder);
   } catch (const FileError& error) {

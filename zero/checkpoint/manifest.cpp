@@ -8,12 +8,10 @@
 #include <utility>
 
 #include "zerograd/runtime/checked_product.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::zero {
 namespace {
@@ -41,7 +39,7 @@ Shape shape_of(const json& extents) {
   if (!extents.is_array()) throw FileError("expected a shape, got " + extents.dump().substr(0, 60));
   for (const json& extent : extents) values.push_back(count_of(extent));
   if (!checked_product(values))
-    throw FileError(fmt::format("shape {} overflows 64 bits", extents.dump().substr(0, 60)));
+    raise<FileError>("shape {} overflows 64 bits", extents.dump().substr(0, 60));
   return Shape(std::span<const int64_t>(values));
 }
 
@@ -57,8 +55,8 @@ json config_of(const CheckpointInfo& info) {
   try {
     return parse_json_object(info.config_json, "config_json");
   } catch (const FileError& error) {
-    throw ConfigError(fmt::format("save_checkpoint: {}; config_json is '{}'; expected an object",
-                                  error.what(), printable(info.config_json)));
+    raise<ConfigError>("save_checkpoint: {}; config_json is '{}'; expected an object", error.what(),
+                       printable(info.config_json));
   }
 }
 
@@ -90,12 +88,12 @@ Manifest::Piece piece_of(const json& tensor) {
   }
   const std::string file = tensor.at("file");
   if (place.empty())
-    throw FileError(
-        fmt::format("tensor name '{}'; expected PARAMETER:STATE@OFFSET, or that and "
-                    "/OUTERxEXTENTxINNER/BEGIN+ROWS",
-                    name));
+    raise<FileError>(
+        "tensor name '{}'; expected PARAMETER:STATE@OFFSET, or that and "
+        "/OUTERxEXTENTxINNER/BEGIN+ROWS",
+        name);
   if (!is_file_name(file))
-    throw FileError(fmt::format("tensor '{}' is in '{}'; expected a file beside it", name, file));
+    raise<FileError>("tensor '{}' is in '{}'; expected a file beside it", name, file);
   Manifest::Piece piece{.parameter = name.substr(0, colon),
                         .state = name.substr(colon + 1, at - colon - 1),
                         .offset = place[0],
@@ -112,16 +110,16 @@ Manifest::Piece piece_of(const json& tensor) {
   if (const auto blocks = tensor.find("blocks"); blocks != tensor.end()) {
     blocks->get_to(piece.blocks);
     if (static_cast<int64_t>(piece.blocks.size()) != (numel - 1) / block_elements + 1)
-      throw FileError(fmt::format(
+      raise<FileError>(
           "tensor '{}' has checksums of {} blocks; expected one for every {} of its {} elements",
-          name, piece.blocks.size(), block_elements, numel));
+          name, piece.blocks.size(), block_elements, numel);
   }
   return piece;
 }
 
 [[noreturn]] void refuse_place(const Manifest::Piece& piece, const Shape& parameter) {
-  throw FileError(fmt::format("tensor '{}' {} is not a part of its parameter {}", piece.name(),
-                              piece.shape, parameter));
+  raise<FileError>("tensor '{}' {} is not a part of its parameter {}", piece.name(), piece.shape,
+                   parameter);
 }
 
 /// Throws unless the piece's elements are among the `numel` of its state, because readers use its
@@ -193,8 +191,7 @@ std::vector<std::string> moment_names(int64_t count) {
 void read_optimizer(const json& optimizer, Manifest& manifest) {
   optimizer.at("rule").get_to(manifest.optimizer);
   const int64_t moments = count_of(optimizer.at("moments"));
-  if (moments > 2)
-    throw FileError(fmt::format("optimizer: expected 0 to 2 moments, got {}", optimizer.dump()));
+  if (moments > 2) raise<FileError>("optimizer: expected 0 to 2 moments, got {}", optimizer.dump());
   manifest.states = moment_names(moments);
   if (const auto states = optimizer.find("states"); states != optimizer.end())
     states->get_to(manifest.states);
@@ -207,8 +204,8 @@ Manifest parse(json object, const std::string& text) {
   if (object.value("format", "") != format)
     throw FileError(std::string("expected format '") + format + "'");
   if (object.at("version") != version && object.at("version") != version_with_slices)
-    throw FileError(fmt::format("is of version {}; expected {} or {}", object.at("version").dump(),
-                                version, version_with_slices));
+    raise<FileError>("is of version {}; expected {} or {}", object.at("version").dump(), version,
+                     version_with_slices);
   const std::string written = object.at("checksum");
   object.erase("checksum");
   if (checksum_of(object) != written) throw FileError("is damaged: its checksum differs");
@@ -221,8 +218,8 @@ Manifest parse(json object, const std::string& text) {
                    .micro_batches = count_of(object.at("micro_batches")),
                    .config_json = object.at("config").dump()};
   if (manifest.info.skipped > manifest.info.steps)
-    throw FileError(fmt::format("skipped: expected at most the {} steps, got {}",
-                                manifest.info.steps, manifest.info.skipped));
+    raise<FileError>("skipped: expected at most the {} steps, got {}", manifest.info.steps,
+                     manifest.info.skipped);
   if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
     manifest.loss_scaler = scaler_of(*scaler);
   if (const auto base = object.find("base"); base != object.end()) {
@@ -239,9 +236,9 @@ Manifest parse(json object, const std::string& text) {
   for (const Manifest::Piece& piece : manifest.pieces) {
     const auto parameter = manifest.parameters.find(piece.parameter);
     if (parameter == manifest.parameters.end())
-      throw FileError(fmt::format("tensor '{}' is of none of its parameters", piece.name()));
+      raise<FileError>("tensor '{}' is of none of its parameters", piece.name());
     if (!names.insert(piece.name()).second)
-      throw FileError(fmt::format("tensor '{}' is there twice", piece.name()));
+      raise<FileError>("tensor '{}' is there twice", piece.name());
     check_place(piece, parameter->second, manifest.numel_of(piece.parameter, piece.state));
   }
   if (const auto headers = object.find("headers"); headers != object.end())
@@ -250,8 +247,7 @@ Manifest parse(json object, const std::string& text) {
     files->get_to(manifest.file_checksums);
   for (const auto& file : manifest.file_checksums)
     if (!is_own_file_name(file.first))
-      throw FileError(
-          fmt::format("files: '{}'; expected the name of a file that it may have", file.first));
+      raise<FileError>("files: '{}'; expected the name of a file that it may have", file.first);
   return manifest;
 }
 
@@ -294,7 +290,7 @@ std::string Manifest::Piece::name() const {
 }
 
 int64_t Manifest::numel_of(const std::string& parameter, const std::string& state) const {
-  if (state != "master" && std::find(states.begin(), states.end(), state) == states.end())
+  if (state != "master" && std::ranges::find(states, state) == states.end())
     for (const Piece& piece : pieces)
       if (piece.parameter == parameter && piece.state == state) return piece.shape.numel();
   return parameters.at(parameter).numel();
@@ -316,8 +312,8 @@ void add_account(const std::string& text, Manifest& manifest) {
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  const bool has_slices = std::any_of(manifest.pieces.begin(), manifest.pieces.end(),
-                                      [](const auto& piece) { return piece.slice.has_value(); });
+  const bool has_slices = std::ranges::any_of(
+      manifest.pieces, [](const auto& piece) { return piece.slice.has_value(); });
   json object = {{"format", format},
                  {"version", has_slices ? version_with_slices : version},
                  {"steps", manifest.info.steps},
@@ -359,11 +355,10 @@ Manifest manifest_from(const std::string& text, const std::string& file) {
   } catch (const json::exception& error) {
     // Skips the parser's prefix "[json.exception.out_of_range.403] ".
     const std::string what = error.what();
-    throw FileError(
-        fmt::format("checkpoint: {}: {}; expected a manifest that save_checkpoint wrote", file,
-                    what.substr(what.find("] ") + 2)));
+    raise<FileError>("checkpoint: {}: {}; expected a manifest that save_checkpoint wrote", file,
+                     what.substr(what.find("] ") + 2));
   } catch (const Error& error) {
-    throw FileError(fmt::format("checkpoint: {}: {}", file, error.what()));
+    raise<FileError>("checkpoint: {}: {}", file, error.what());
   }
 }
 

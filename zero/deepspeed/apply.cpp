@@ -4,10 +4,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
-#include "zerograd/zero/deepspeed/read.h"
+#include "zerograd/zero/deepspeed/check.h"
 
 namespace zg::zero::deepspeed {
 namespace {

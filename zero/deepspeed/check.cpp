@@ -2,9 +2,7 @@
 
 #include <set>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::zero::deepspeed {
 namespace {

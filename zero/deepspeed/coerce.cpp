@@ -2,9 +2,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/check.h"
 
 namespace zg::zero::deepspeed {
@@ -60,7 +58,7 @@ std::string advice(const Row& row, const Value& value) {
   const std::string fallback = row.fallback;
   if (row.type == Type::section) return "{ } after the key";
   if (row.type == Type::choice && value.kind == Value::Kind::text) {
-    const std::string near = nearest(lower(value.text), split(lower(row.choices)));
+    const std::string near = nearest(lower_case(value.text), split(lower_case(row.choices)));
     if (!near.empty()) return fmt::format("\"{}\"", near);
   }
   if (row.automatic && fallback.empty()) return "\"auto\"";
@@ -86,11 +84,11 @@ bool read_number(const Value& value, double& number) {
 
 bool read_boolean(const Value& value, bool& boolean) {
   if (value.kind == Value::Kind::boolean) return boolean = value.boolean, true;
-  const std::string word = lower(value.text);
+  const std::string word = lower_case(value.text);
   const bool is_word = value.kind == Value::Kind::text;
   const bool is_number = value.kind == Value::Kind::number;
   const auto one_of = [&](const std::vector<std::string>& words) {
-    return std::find(words.begin(), words.end(), word) != words.end();
+    return std::ranges::find(words, word) != words.end();
   };
   if ((is_number && value.number == 1.0) ||
       (is_word && one_of({"true", "1", "yes", "y", "on", "t"})))
@@ -105,7 +103,7 @@ bool read_boolean(const Value& value, bool& boolean) {
 bool is_disabled(const Value& value) {
   bool boolean = true;
   if (value.kind != Value::Kind::object)
-    return lower(value.text) == "none" || (read_boolean(value, boolean) && !boolean);
+    return lower_case(value.text) == "none" || (read_boolean(value, boolean) && !boolean);
   const auto is_one = [](const Value& v) {
     return v.kind == Value::Kind::number && v.number == 1.0;
   };
@@ -153,7 +151,7 @@ Setting coerced(const Row& row, const Value& value, const std::string& where) {
       fits = false;
       if (value.kind == Value::Kind::text)
         for (const std::string& choice : split(row.choices))
-          if (lower(value.text) == lower(choice)) {
+          if (lower_case(value.text) == lower_case(choice)) {
             setting.text = choice;
             fits = true;
           }

@@ -6,10 +6,8 @@
 #include <cstring>
 #include <map>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::zero::deepspeed {

@@ -1,10 +1,9 @@
-#include "zerograd/zero/deepspeed/read.h"
+#include "zerograd/zero/deepspeed/check.h"
 
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"

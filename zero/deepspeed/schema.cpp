@@ -4,7 +4,6 @@
 #include <set>
 
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::zero::deepspeed {
 namespace {
@@ -45,11 +44,13 @@ const Names schedules = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRange
 
 bool is_optimizer(const std::string& section) { return section == "optimizer"; }
 
-bool equal_folded(const std::string& a, const std::string& b) { return lower(a) == lower(b); }
+bool equal_folded(const std::string& a, const std::string& b) {
+  return lower_case(a) == lower_case(b);
+}
 
 bool contains_folded(const Names& names, const std::string& word) {
-  return std::any_of(names.begin(), names.end(),
-                     [&](const std::string& name) { return equal_folded(name, word); });
+  return std::ranges::any_of(names,
+                             [&](const std::string& name) { return equal_folded(name, word); });
 }
 
 }  // namespace
@@ -84,7 +85,7 @@ std::vector<std::string> keys_of(const std::string& section) {
 }
 
 std::string advice_on(const std::string& section, const std::string& key) {
-  const std::string word = lower(key);
+  const std::string word = lower_case(key);
   for (const auto& [mistake, advice] : known_mistakes)
     if (word == mistake) return advice;
   // A key such as `enabled` is in many sections; the hint names sections only if there are few.
@@ -120,11 +121,11 @@ const char* fallback_of(const Row& row, DeepSpeedVersion version) {
 
 std::string section_of_optimizer(const std::string& type) {
   if (!contains_folded(optimizer_names, type)) return "";
-  return equal_folded(type, "AdamW") ? "adam" : lower(type);
+  return equal_folded(type, "AdamW") ? "adam" : lower_case(type);
 }
 
 std::string section_of_schedule(const std::string& type) {
-  return std::find(schedules.begin(), schedules.end(), type) != schedules.end() ? type : "";
+  return std::ranges::find(schedules, type) != schedules.end() ? type : "";
 }
 
 bool is_unsupported_optimizer(const std::string& type) {

@@ -1,6 +1,6 @@
 #include <string_view>
 
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/deepspeed/schema.h"
 
 namespace zg::zero::deepspeed {
@@ -11,7 +11,7 @@ const std::vector<std::string> unsupported_optimizer_names = {
     "MuSGD",   "RMSprop", "NAdam",      "RAdam",       "Adamax",     "Adafactor"};
 
 std::string instead_of_optimizer(const std::string& type) {
-  return lower(type) == "adafactor" ? "--optimizer adafactor, without the block" : "AdamW";
+  return lower_case(type) == "adafactor" ? "--optimizer adafactor, without the block" : "AdamW";
 }
 
 namespace {

@@ -5,7 +5,6 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::zero {
 namespace {

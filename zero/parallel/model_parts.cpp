@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -70,10 +69,10 @@ Mirrors::Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& de
         parameter->trainable && (parameter->copy == Copy::mirror || parameter->has_mirror);
     if (!is_tied) continue;
     if (!has_ends || parameter->has_mirror != owner_)
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "engine: parameter '{}' {} (a copy for tied embeddings); expected at least two "
           "pipeline stages, with the parameter on the first and its mirror on the last",
-          name, parameter->has_mirror ? "has a mirror" : "is a mirror"));
+          name, parameter->has_mirror ? "has a mirror" : "is a mirror");
     parameters_.emplace(name, parameter);
   }
   if (!has_ends) return;

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/parallel/model_parts.h"
@@ -103,11 +102,11 @@ void WholeModel::check_tiles() const {
       end = slice.begin + slice.rows;
     }
     if (!consistent || end != first.extent)
-      throw ConfigError(
-          fmt::format("engine: the parts of parameter '{}' on {} ranks do not cover its shape {}; "
-                      "expected each row on exactly one rank, and the rows in the order of the "
-                      "tensor ranks; mark replicas and mirrors with Copy",
-                      name, entry.parts.size(), entry.shape));
+      raise<ConfigError>(
+          "engine: the parts of parameter '{}' on {} ranks do not cover its shape {}; "
+          "expected each row on exactly one rank, and the rows in the order of the "
+          "tensor ranks; mark replicas and mirrors with Copy",
+          name, entry.parts.size(), entry.shape);
   }
 }
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 
 #include "tests/support/op_case.h"
@@ -290,7 +288,7 @@ struct Naive {
         }
       }
     }
-    column = std::max(column, *std::max_element(columns.begin(), columns.end()));
+    column = std::max(column, *std::ranges::max_element(columns));
   }
 };
 

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/attention/rope.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <limits>
 #include <numbers>

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/elementwise/dropout.h"
 
-#include <doctest/doctest.h>
-
 #include <limits>
 
 #include "tests/support/op_case.h"

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <limits>
 #include <numeric>

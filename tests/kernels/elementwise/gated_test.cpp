@@ -1,7 +1,5 @@
 #include "zerograd/kernels/elementwise/gated.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/support/op_case.h"
 
 using namespace zg;

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/elementwise/gelu.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/kernels/guarded_call.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tested_type.h"

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 
 #include "tests/support/op_case.h"

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -119,7 +117,7 @@ void check_projection(const Projection& p, DType dtype, const Device& device) {
   // and to `reach` along a column; f16 is absolute below 2^-14. Then sums in the accumulator.
   const double rounding = dtype == accumulator(dtype) ? 0 : unit_roundoff(dtype);
   const double subnormal = dtype == DType::f16 ? 0x1p-25 : 0;
-  const double largest = *std::max_element(reach.begin(), reach.end());
+  const double largest = *std::ranges::max_element(reach);
   const double each = rounding + 2 * logit + 4 * wide;
   const double sums_v = std::sqrt(static_cast<double>(p.V)),
                sums_n = std::sqrt(static_cast<double>(p.N));

@@ -1,12 +1,9 @@
 #include "zerograd/kernels/matmul/matmul_algorithms.h"
 
-#include <doctest/doctest.h>
-
 #include <limits>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 
 // Tests of the file of algorithms. tests/cuda/matmul_algorithms_test.cpp tests how they are
 // measured and used.

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/matmul/matmul.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 
 #include "tests/support/cover.h"

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/movement/movement.h"
 
-#include <doctest/doctest.h>
-
 #include <array>
 
 #include "tests/support/cover.h"

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/movement/movement.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/support/op_case.h"
 #include "zerograd/runtime/error.h"
 

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/norm/layer_norm.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -211,7 +209,7 @@ TEST_CASE("stochastic rounding gives the same bits at every level and for any sp
           std::vector<OptimizerTensor> cut;
           for (int64_t begin = 0, length = 1; begin < n; begin += length, length = length * 3 + 1)
             cut.push_back(rounding_part(parts, begin, std::min(length, n - begin)));
-          std::reverse(cut.begin(), cut.end());
+          std::ranges::reverse(cut);
           kernels::optimizer_update(step_of(cut, decoupled), device.compute());
           CHECK(same(parts, expected_rounding));
         }

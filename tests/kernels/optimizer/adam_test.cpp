@@ -1,7 +1,5 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <limits>
 

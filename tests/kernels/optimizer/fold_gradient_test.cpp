@@ -1,7 +1,5 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 
 #include "tests/support/cover.h"

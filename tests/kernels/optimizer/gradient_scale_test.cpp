@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -8,7 +6,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <numeric>
 
@@ -97,7 +95,7 @@ TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thr
       std::vector<int64_t> cuts = {0, granules};
       for (uint32_t i = 1; i < shards; ++i)
         cuts.push_back(Philox::block({i, shards, 0, 0}, 4)[0] % granules);
-      std::sort(cuts.begin(), cuts.end());
+      std::ranges::sort(cuts);
       std::vector<int64_t> merged(SumOfSquares::limb_count);
       const Tensor x = Tensor::from(values, {granules * granule}, device);
       for (size_t i = 0; i + 1 < cuts.size(); ++i) {
@@ -204,7 +202,7 @@ TEST_CASE("value_of_limbs carries from full limbs into higher ones") {
   limbs[20] = int64_t{1} << 62;  // in units of 2^(26 * 20 - 520) = 1
   limbs[19] = (int64_t{1} << 62) + 1;
   CHECK(value_of_limbs(limbs.data()) == 0x1p62 + 0x1p36);
-  std::fill(limbs.begin(), limbs.end(), 0);
+  std::ranges::fill(limbs, 0);
   limbs[39] = std::numeric_limits<int64_t>::max();
   CHECK(value_of_limbs(limbs.data()) == 0x1p557);  // 2^63 units of 2^494
   limbs[39] = 0;

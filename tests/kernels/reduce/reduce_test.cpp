@@ -1,7 +1,5 @@
 #include "zerograd/kernels/reduce/reduce.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -270,7 +268,7 @@ TEST_CASE("top_k sorts the first elements, equal ones by index, NaN as largest")
             };
             std::vector<int64_t> order(static_cast<size_t>(extent));
             std::iota(order.begin(), order.end(), int64_t{0});
-            std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) {
+            std::ranges::stable_sort(order, [&](int64_t i, int64_t j) {
               return largest ? at(i) > at(j) : at(i) < at(j);
             });
             for (int64_t i = 0; i < k; ++i)

@@ -1,7 +1,5 @@
 #include "zerograd/models/data/chat_template.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,7 +9,6 @@
 #include "tests/support/scoped_variable.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/data/conversation_data.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

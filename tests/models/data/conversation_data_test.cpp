@@ -1,13 +1,10 @@
 #include "zerograd/models/data/conversation_data.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <set>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {
@@ -282,13 +279,13 @@ TEST_CASE("best fit puts each item into the fullest bin with room, and fills no 
       CHECK(seen.insert(item).second);
     }
     CHECK(sum <= 64);
-    CHECK(std::is_sorted(bin.begin(), bin.end()));
+    CHECK(std::ranges::is_sorted(bin));
   }
   CHECK(seen.size() == many.size());
   const std::vector<int64_t> none = {0}, long_one = {9};
   CHECK(message_of<ConfigError>([&] { models::best_fit(none, 8); }) ==
         "best_fit: length 0 is 0; expected 1 to the capacity 8");
-  CHECK(contains(message_of<ConfigError>([&] { models::best_fit(long_one, 8); }), "is 9"));
+  CHECK_ERROR(ConfigError, "is 9", models::best_fit(long_one, 8));
 }
 
 TEST_CASE("a packed sample has whole conversations, their starts, and targets of responses alone") {
@@ -356,7 +353,7 @@ TEST_CASE("every epoch of conversations has each of them once, in another order 
     epochs.push_back(epoch_of(data, epoch));
     CHECK(epoch_of(same, epoch) == epochs.back());
     std::vector<int32_t> sorted = epochs.back();
-    std::sort(sorted.begin(), sorted.end());
+    std::ranges::sort(sorted);
     CHECK(sorted == each);
   }
   CHECK(epochs[0] != epochs[1]);
@@ -386,15 +383,13 @@ TEST_CASE(
   CHECK(message_of<ConfigError>([&] { ConversationDataset({all[2]}, {}, {.block_size = 4}); }) ==
         "conversations: none of 1 has a target within the first 5 tokens (the longest has 10); "
         "expected a larger block size than 4, or shorter prompts");
-  CHECK(contains(message_of<ConfigError>([&] { ConversationDataset(all, {}, {.block_size = 0}); }),
-                 "block_size is 0; expected 1 or more"));
+  CHECK_ERROR(ConfigError, "block_size is 0; expected 1 or more",
+              ConversationDataset(all, {}, {.block_size = 0}));
   CHECK(message_of<ConfigError>([&] {
           ConversationDataset(all, {}, {.block_size = 8, .vocabulary = 4});
         }) == "conversations: token 4; expected 0 to 3, the vocabulary");
-  CHECK(contains(message_of<ConfigError>([&] {
-                   ConversationDataset({{.tokens = {1, 2}, .is_target = {true}}}, {}, {});
-                 }),
-                 "2 tokens and 1 of is_target"));
+  CHECK_ERROR(ConfigError, "2 tokens and 1 of is_target",
+              ConversationDataset({{.tokens = {1, 2}, .is_target = {true}}}, {}, {}));
   const ConversationDataset one({}, {all[0]}, {.block_size = 4});
   CHECK(message_of<ConfigError>([&] { one.targets(Split::train, 0); }) ==
         "conversations: there are none to train on");

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -138,10 +136,9 @@ TEST_CASE(
     // Within a document each token is followed by its own next, at the end by another's first.
     int64_t documents_in_order = 0;
     for (const auto& [token, follower] : next) {
-      const bool ends =
-          token + 1 == tokens || std::binary_search(first_of.begin(), first_of.end(), token + 1);
+      const bool ends = token + 1 == tokens || std::ranges::binary_search(first_of, token + 1);
       if (!ends) CHECK(follower == token + 1);
-      if (ends) CHECK(std::binary_search(first_of.begin(), first_of.end(), follower));
+      if (ends) CHECK(std::ranges::binary_search(first_of, follower));
       documents_in_order += ends && follower == token + 1;
     }
     CHECK(documents_in_order < 20);  // among 230 documents; a shuffled order gives about one

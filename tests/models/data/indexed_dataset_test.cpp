@@ -1,7 +1,5 @@
 #include "zerograd/models/data/indexed_dataset.h"
 
-#include <doctest/doctest.h>
-
 #include <atomic>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -10,7 +8,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/data/token_writer.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_set.h"
 
 using namespace zg;
@@ -122,7 +119,7 @@ TEST_CASE(
     std::vector<std::string> found;
     for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
       found.push_back(entry.path().filename().string());
-    std::sort(found.begin(), found.end());
+    std::ranges::sort(found);
     return found;
   };
   {
@@ -225,8 +222,7 @@ TEST_CASE("reading .bin or .idx files that were damaged after opening is a FileE
   CHECK_NOTHROW(data.read(23, 0, ids));
   const std::string index = read_file(indexed_fixtures + "uint16.idx");
   write_file(folder / "data.idx", std::string(index.size(), '\xff'));
-  CHECK(contains(message_of<FileError>([&] { data.read(0, 0, ids); }),
-                 "pointer of sequence 0: expected 0 to "));
+  CHECK_ERROR(FileError, "pointer of sequence 0: expected 0 to ", data.read(0, 0, ids));
   write_file(folder / "data.idx", index);
   std::filesystem::resize_file(folder / "data.bin", 10);
   CHECK_THROWS_AS(data.read(23, 0, ids), FileError);

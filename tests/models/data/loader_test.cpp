@@ -1,14 +1,11 @@
 #include "zerograd/models/data/loader.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <atomic>
 #include <set>
 #include <vector>
 
 #include "tests/support/error_message.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

@@ -1,14 +1,11 @@
 #include "zerograd/models/data/pair_data.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {
@@ -68,16 +65,17 @@ TEST_CASE("an invalid file of pairs is refused with its line") {
   for (const auto& file : files) {
     CAPTURE(file.line);
     write_file(path, good + file.line + "\n");
-    CHECK(contains(message_of<FileError>([&] { read_pairs(path, letters); }), file.part));
+    CHECK_ERROR(FileError, file.part, read_pairs(path, letters));
   }
   write_file(path, good + "{\"source\": \"\", \"target\": \"b\"}");
-  CHECK(contains(message_of<ConfigError>([&] { read_pairs(path, letters); }),
-                 ":2: source has no tokens; expected one or more"));
+  CHECK_ERROR(ConfigError, ":2: source has no tokens; expected one or more",
+              read_pairs(path, letters));
   write_file(path, "\n\n");
-  CHECK(contains(message_of<ConfigError>([&] { read_pairs(path, letters); }),
-                 "no pairs; expected a line such as {\"source\": \"Hi\", \"target\": \"Hello\"}"));
-  CHECK(contains(message_of<ConfigError>([&] { read_pairs(path, letters, {.max_target = 0}); }),
-                 "max_target is 0; expected 1 or more"));
+  CHECK_ERROR(ConfigError,
+              "no pairs; expected a line such as {\"source\": \"Hi\", \"target\": \"Hello\"}",
+              read_pairs(path, letters));
+  CHECK_ERROR(ConfigError, "max_target is 0; expected 1 or more",
+              read_pairs(path, letters, {.max_target = 0}));
   CHECK(message_of<FileError>([&] { read_pairs(folder / "none", letters); }) != "");
 }
 
@@ -91,7 +89,7 @@ TEST_CASE("each epoch of pairs has every pair once, in an order of its own") {
     for (const TokenPair& pair : data.samples(Split::train, epoch * 15, 15))
       order.push_back(pair.source[0]);
     CHECK(std::set<int32_t>(order.begin(), order.end()).size() == 15);
-    CHECK(*std::max_element(order.begin(), order.end()) == 14);
+    CHECK(*std::ranges::max_element(order) == 14);
     orders.push_back(order);
   }
   CHECK(orders[0] != orders[1]);
@@ -111,16 +109,13 @@ TEST_CASE("the longest pair of a step is a function of the step's samples") {
   CHECK(data.longest(Split::train, 20, 1) == PairDataset::Lengths{1, 2});
   CHECK(data.longest() == PairDataset::Lengths{5, 2});
   CHECK(data.vocabulary() == 21);
-  CHECK(contains(message_of<ConfigError>([&] { data.sample(Split::validation, 0); }),
-                 "there is no validation split"));
+  CHECK_ERROR(ConfigError, "there is no validation split", data.sample(Split::validation, 0));
   const PairDataset whole(numbered(3), {.validation_fraction = 1.0});  // to evaluate a whole file
   CHECK(whole.epoch_samples(Split::validation) == 3);
-  CHECK(contains(message_of<ConfigError>([&] { whole.sample(Split::train, 0); }),
-                 "there is no training split"));
+  CHECK_ERROR(ConfigError, "there is no training split", whole.sample(Split::train, 0));
   for (const double fraction : {-0.1, 1.1, std::nan("")})
-    CHECK(contains(message_of<ConfigError>(
-                       [&] { PairDataset(numbered(3), {.validation_fraction = fraction}); }),
-                   "expected a number from 0 to 1"));
+    CHECK_ERROR(ConfigError, "expected a number from 0 to 1",
+                PairDataset(numbered(3), {.validation_fraction = fraction}));
   CHECK(contains(message_of<ConfigError>([] { PairDataset({}); }), "none is left to train on"));
 }
 

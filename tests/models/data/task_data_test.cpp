@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -42,8 +40,8 @@ TEST_CASE(
     for (int64_t index = 0; index < 100; ++index) {
       const auto [ids, targets] = sample(*data, split, index);
       std::vector<int32_t> sorted(ids.begin(), ids.begin() + 6);
-      CHECK(std::all_of(sorted.begin(), sorted.end(), [](int32_t d) { return d >= 0 && d < 3; }));
-      std::sort(sorted.begin(), sorted.end());
+      CHECK(std::ranges::all_of(sorted, [](int32_t d) { return d >= 0 && d < 3; }));
+      std::ranges::sort(sorted);
       CHECK(std::equal(ids.begin() + 6, ids.end(), sorted.begin()));
       CHECK(std::equal(targets.begin() + 5, targets.end(), sorted.begin(), sorted.end()));
       CHECK(std::count(targets.begin(), targets.begin() + 5, -1) == 5);
@@ -96,7 +94,7 @@ TEST_CASE("an adder sample is two numbers and their sum with the lowest digit fi
         for (int64_t i = 3 * digits; i >= place; --i)
           sum = 10 * sum + tokens[static_cast<size_t>(i)];
         CHECK(a + b == sum);
-        CHECK(std::count(targets.begin(), targets.end(), -1) == 2 * digits - 1);
+        CHECK(std::ranges::count(targets, -1) == 2 * digits - 1);
         CHECK(std::equal(targets.begin() + 2 * digits - 1, targets.end(),
                          tokens.begin() + 2 * digits));
       }

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <filesystem>
 #include <numeric>
 #include <set>
@@ -8,7 +6,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/data/data.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -7,7 +5,6 @@
 #include "tests/models/gguf/gguf_reader.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/gguf/gguf_file.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -247,11 +244,11 @@ TEST_CASE("q8_0 has the scale and the rounding of ggml") {
   // The first block has the scale 1: halves are rounded away from zero.
   const float first[] = {127.0f, -127.0f, 0.5f, -0.5f, 1.5f, -1.5f, 2.5f, 0.49f, -126.5f, 126.4f};
   const int8_t first_q[] = {127, -127, 1, -1, 2, -2, 3, 0, -127, 126};
-  std::copy(std::begin(first), std::end(first), values.begin());
+  std::ranges::copy(first, values.begin());
   // The second one has the scale 1/127, in f16 0x2008; the quotients have that of f32.
   const float second[] = {-1.0f, 0.5f, 0.25f, -0.3f, 0.003f, 0.00394f};
   const int8_t second_q[] = {-127, 64, 32, -38, 0, 1};
-  std::copy(std::begin(second), std::end(second), values.begin() + 32);
+  std::ranges::copy(second, values.begin() + 32);
   const std::vector<std::byte> bytes = gguf_values(GGUFType::q8_0, values, "x");
   REQUIRE(bytes.size() == 68);
   const auto scale = [&](size_t at) {
@@ -450,6 +447,5 @@ TEST_CASE("an older GGUF file stays until the new one is complete") {
   CHECK(contains(refused(path + "/below.gguf"), "model.gguf"));
   WeightSource other = gguf_weights(config);
   other.shapes.at("model.norm.weight") = Shape{31};
-  CHECK(contains(message_of<FileError>([&] { save_gguf(other, model, path); }),
-                 "expected 'model.norm.weight' [32]"));
+  CHECK_ERROR(FileError, "expected 'model.norm.weight' [32]", save_gguf(other, model, path));
 }

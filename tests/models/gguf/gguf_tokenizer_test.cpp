@@ -1,11 +1,8 @@
-#include <doctest/doctest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gguf/gguf_reader.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/gguf/gguf.h"
-#include "zerograd/runtime/error.h"
 
 // tests/long/gguf compares the ids that llama.cpp gives with those of transformers.
 using namespace zg;
@@ -364,6 +361,5 @@ TEST_CASE("gguf_tokenizer reads a folder's tokenizer.json and its chat template"
   write_file(folder / "chat_template.jinja", "{{ a }}");
   CHECK(gguf_tokenizer(folder.path()).chat_template == "{{ a }}");
   write_file(folder / "tokenizer_config.json", "[");
-  CHECK(contains(message_of<FileError>([&] { gguf_tokenizer(folder.path()); }),
-                 "tokenizer_config.json:1:2: is not JSON"));
+  CHECK_ERROR(FileError, "tokenizer_config.json:1:2: is not JSON", gguf_tokenizer(folder.path()));
 }

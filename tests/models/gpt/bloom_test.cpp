@@ -1,7 +1,5 @@
 #include "zerograd/models/gpt/gpt_config.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/models/gpt/gpt_case.h"
 
 using namespace zg;

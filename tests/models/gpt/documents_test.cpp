@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -10,7 +8,6 @@
 #include "tests/support/error_message.h"
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/trainer.h"
 
 // Documents that share a sequence, and losses that are means over targets.
@@ -345,5 +342,5 @@ TEST_CASE("target_weight is the share of the targets times the micro-batches") {
   CHECK(zero::target_weight({.micro_batch = 0, .step = 0, .micro_batches = 1}) == 0.0);
   for (const zero::StepTargets& bad :
        {zero::StepTargets{13, 12, 1}, zero::StepTargets{-1, 12, 1}, zero::StepTargets{1, 12, 0}})
-    CHECK(contains(message_of<ConfigError>([&] { zero::target_weight(bad); }), "target_weight: "));
+    CHECK_ERROR(ConfigError, "target_weight: ", zero::target_weight(bad));
 }

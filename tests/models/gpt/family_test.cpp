@@ -1,12 +1,9 @@
 #include "zerograd/models/gpt/family.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/models/hugging_face/transformers_results.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/hugging_face/peft.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

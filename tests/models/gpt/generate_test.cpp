@@ -1,7 +1,5 @@
 #include "zerograd/models/gpt/generate.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 
 #include "tests/models/gpt/gpt_case.h"

@@ -1,7 +1,5 @@
 #include "zerograd/models/gpt/gpt.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -44,7 +42,7 @@ bool same_step(const Step& a, const Step& b) {
 }
 
 int count(const std::vector<std::string>& log, const std::string& line) {
-  return static_cast<int>(std::count(log.begin(), log.end(), line));
+  return static_cast<int>(std::ranges::count(log, line));
 }
 
 }  // namespace
@@ -102,7 +100,7 @@ TEST_CASE(
       const Step checkpointed = step_of(model, ids, targets, place, true);
       CHECK(same_step(plain, checkpointed));
       for (const std::vector<double>& gradient : plain.gradients)
-        CHECK(std::any_of(gradient.begin(), gradient.end(), [](double g) { return g != 0.0; }));
+        CHECK(std::ranges::any_of(gradient, [](double g) { return g != 0.0; }));
       for (const char* unit : {"embedding", "block.0", "block.1", "head"})
         CHECK(count(model.source.log, std::string("reduce ") + unit) == 1);
     }

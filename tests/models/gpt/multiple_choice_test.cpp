@@ -1,7 +1,5 @@
 #include "zerograd/models/gpt/multiple_choice.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -10,7 +8,6 @@
 #include "tests/support/error_message.h"
 #include "zerograd/models/tokenizer/question_file.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 
 // Scores as lm-evaluation-harness computes them: tests/reference/make_multiple_choice_fixtures.py

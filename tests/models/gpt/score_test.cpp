@@ -1,7 +1,5 @@
 #include "zerograd/models/gpt/score.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 
 #include "tests/models/gpt/gpt_case.h"

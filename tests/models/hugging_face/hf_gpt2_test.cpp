@@ -1,13 +1,10 @@
 #include "zerograd/models/hugging_face/hugging_face.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/support/error_message.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
 
@@ -99,11 +96,9 @@ TEST_CASE("special tokens are read as transformers reads them") {
                    {"pad_token_id", -1}}) == SpecialTokens());
   for (const json& wrong : {json("5"), json(1.5), json(uint64_t{1} << 40), json({1, "x"})}) {
     CAPTURE(wrong.dump());
-    CHECK(
-        contains(message_of<FileError>([&] {
-                   tokens_of({{"eos_token_id", wrong}});
-                 }),
-                 "config.json: eos_token_id: expected the id of a token, a list of them or null"));
+    CHECK_ERROR(FileError,
+                "config.json: eos_token_id: expected the id of a token, a list of them or null",
+                tokens_of({{"eos_token_id", wrong}}));
   }
   // generate() goes by generation_config.json where there is one.
   HFModel model = hf_config(hf_gpt2_json().dump(), "config.json");
@@ -115,8 +110,7 @@ TEST_CASE("special tokens are read as transformers reads them") {
         json{{"temperature", 0.6}, {"eos_token_id", 5}, {"bos_token_id", 1}});
   read_hf_generation(hf_generation_json({.bos = 8, .pad = {}, .eos = {9}}), "g.json", model);
   CHECK(model.tokens == SpecialTokens{.bos = 8, .pad = {}, .eos = {9}});
-  CHECK(contains(message_of<FileError>([&] { read_hf_generation("[", "g.json", model); }),
-                 "g.json:1:2: is not JSON"));
+  CHECK_ERROR(FileError, "g.json:1:2: is not JSON", read_hf_generation("[", "g.json", model));
 }
 
 TEST_CASE("hf_config reads alternative GPT-2 keys and values, and refuses two keys that disagree") {
@@ -150,8 +144,8 @@ TEST_CASE("hf_config reads alternative GPT-2 keys and values, and refuses two ke
   CHECK(config.heads == 2);
   CHECK(config.block_size == 16);
   other["n_embd"] = 16;
-  CHECK(contains(message_of<FileError>([&] { hf_config(other.dump(), "c.json"); }),
-                 "c.json: hidden_size: expected 16 as n_embd says, got 8"));
+  CHECK_ERROR(FileError, "c.json: hidden_size: expected 16 as n_embd says, got 8",
+              hf_config(other.dump(), "c.json"));
 }
 
 TEST_CASE("hf_config refuses unsupported GPT-2 settings and names the key") {

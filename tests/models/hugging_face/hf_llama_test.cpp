@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -9,7 +7,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/text/format.h"
@@ -157,8 +154,8 @@ TEST_CASE(
       CHECK(contains(refused(name, types("sliding_attention", layers)), "expected full_attention"));
     json config = config_json(name);
     config.erase("model_type");
-    CHECK(contains(message_of<FileError>([&] { config_of(config); }),
-                   "config.json: model_type is absent; expected the model_type of \""));
+    CHECK_ERROR(FileError, "config.json: model_type is absent; expected the model_type of \"",
+                config_of(config));
   }
 }
 
@@ -214,9 +211,8 @@ TEST_CASE("a folder of the base model alone, without names' prefix and head, is 
     CHECK(base.read(name) == weights.read(name));
   }
   CHECK(contains(note, ": 1 tensors are not used, 'score.weight' for one"));
-  CHECK(contains(message_of<FileError>([&] { read(false, bare); }), "has no 'lm_head.weight' ["));
-  CHECK(contains(message_of<FileError>([&] { read(false, bare); }),
-                 "a folder of the base model alone has no head"));
+  CHECK_ERROR(FileError, "has no 'lm_head.weight' [", read(false, bare));
+  CHECK_ERROR(FileError, "a folder of the base model alone has no head", read(false, bare));
   const auto only_head = [&](const std::string& name) {
     return name == table ? head : name == head ? "" : name;
   };
@@ -229,8 +225,9 @@ TEST_CASE("angles of rotary positions, which older folders have, are no paramete
   CHECK(!hf_ignores("model.layers.0.self_attn.q_proj.weight"));
   GPTConfig odd = model;
   odd.head_size = 7;
-  CHECK(contains(message_of<ConfigError>([&] { validate(odd); }),
-                 "gpt: head_size: rotary positions turn pairs of elements; expected an even size"));
+  CHECK_ERROR(ConfigError,
+              "gpt: head_size: rotary positions turn pairs of elements; expected an even size",
+              validate(odd));
 }
 
 TEST_CASE(
@@ -256,16 +253,13 @@ TEST_CASE(
     CHECK(config_of(with({{"layer_types", types}})).window == 4);
     CHECK(config_of(with({{"max_window_layers", 0}})).window == 4);
     CHECK(config_of(with({{"max_window_layers", layers}})).window == 0);
-    CHECK(contains(message_of<Unsupported>([&] {
-                     config_of(with({{"max_window_layers", 1}}));
-                   }),
-                   "config.json: use_sliding_window is true; expected false, or a window in all"));
+    CHECK_ERROR(Unsupported,
+                "config.json: use_sliding_window is true; expected false, or a window in all",
+                config_of(with({{"max_window_layers", 1}})));
     std::vector<std::string> mixed = types;
     mixed[0] = "full_attention";
-    CHECK(contains(message_of<Unsupported>([&] {
-                     config_of(with({{"layer_types", mixed}}));
-                   }),
-                   "config.json: layer_types is [\"full_attention\""));
+    CHECK_ERROR(Unsupported, "config.json: layer_types is [\"full_attention\"",
+                config_of(with({{"layer_types", mixed}})));
     const GPTConfig model = config_of(with({{"layer_types", types}}));
     CHECK((hf_config(hf_json(model), "written").config == model));
     CHECK(read(name, json{{"num_key_value_heads", nullptr}}).kv_heads ==

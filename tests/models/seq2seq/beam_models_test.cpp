@@ -1,5 +1,4 @@
 // BlenderBot and BART generate what transformers generates with them.
-#include <doctest/doctest.h>
 
 #include "tests/models/seq2seq/beam_case.h"
 #include "tests/models/seq2seq/seq2seq_case.h"

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -9,7 +7,6 @@
 #include "tests/support/op_case.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/seq2seq/beam_search.h"
-#include "zerograd/runtime/error.h"
 
 // tests/reference/make_beam_fixtures.py makes the fixtures with transformers.
 using namespace zg;
@@ -184,9 +181,9 @@ TEST_CASE("samples follow the options of generation, and a row does not depend o
   CHECK(different.size() > 20);
   bool early = false;
   for (const std::vector<int32_t>& row : rows) {
-    CHECK(std::count(row.begin(), row.end(), 2) == 0);
+    CHECK(std::ranges::count(row, 2) == 0);
     CHECK(std::count(row.begin(), row.begin() + 4, 0) == 0);
-    const auto end = std::find(row.begin(), row.end(), 0);
+    const auto end = std::ranges::find(row, 0);
     if (end == row.end()) continue;
     early = true;
     CHECK(std::count(end + 1, row.end(), 1) == row.end() - end - 1);
@@ -255,6 +252,6 @@ TEST_CASE("generation refuses logits that no token can be chosen from") {
   }
   BeamOptions options{.start = {1}, .no_repeat_ngram_size = 1, .sampling = SamplingOptions{}};
   CHECK(contains(beam_error(options), "the options ban every token at position 2"));
-  CHECK(contains(message_of<ConfigError>([&] { beam_search(constant_logits({}), 3, {}, options); }),
-                 "expected at least one source, got none"));
+  CHECK_ERROR(ConfigError, "expected at least one source, got none",
+              beam_search(constant_logits({}), 3, {}, options));
 }

@@ -1,11 +1,8 @@
 #include "zerograd/models/seq2seq/seq2seq.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/models/seq2seq/seq2seq_case.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -230,8 +227,7 @@ TEST_CASE("a cache whose rows were reordered gives the logits of the rows that t
     }
   }
   const std::vector<int64_t> beyond = {0, 5};
-  CHECK(contains(message_of<ConfigError>([&] { cache.reorder(beyond); }),
-                 "there is no row 5; expected rows 0 to 4"));
+  CHECK_ERROR(ConfigError, "there is no row 5; expected rows 0 to 4", cache.reorder(beyond));
 }
 
 TEST_CASE("generation with a limit above the model's positions, and misfit batches, are refused") {
@@ -240,11 +236,12 @@ TEST_CASE("generation with a limit above the model's positions, and misfit batch
   const auto make_tape = [&] { return test.tape(TapeMode::inference); };
   BeamOptions options = beam_options_of(config);
   options.max_length = 9;
-  CHECK(contains(message_of<ConfigError>([&] { generate(test.model, make_tape, {{3}}, options); }),
-                 "up to 9 tokens; expected at most the model's 8 positions; try max_length 8"));
+  CHECK_ERROR(ConfigError,
+              "up to 9 tokens; expected at most the model's 8 positions; try max_length 8",
+              generate(test.model, make_tape, {{3}}, options));
   options.max_new_tokens = 8;
-  CHECK(contains(message_of<ConfigError>([&] { generate(test.model, make_tape, {{3}}, options); }),
-                 "the model's 8 positions; try max_new_tokens 7"));
+  CHECK_ERROR(ConfigError, "the model's 8 positions; try max_new_tokens 7",
+              generate(test.model, make_tape, {{3}}, options));
   Tape tape = make_tape();
   const auto batch = [&](const TextRows& sources, const TextRows& targets, int64_t length) {
     return message_of<ConfigError>(
@@ -254,31 +251,23 @@ TEST_CASE("generation with a limit above the model's positions, and misfit batch
   CHECK(contains(batch({{1}, {}}, {}, 0), "a source without tokens"));
   CHECK(contains(batch({{1, 2, 3}}, {}, 2), "a source of 3 tokens; expected at most 2"));
   const Tensor wide = Tensor::zeros({1, 9}, DType::i32, test.device);
-  CHECK(contains(message_of<ShapeError>([&] { test.model.encode(tape, wide); }),
-                 "source [1, 9]; expected [B, T] with T from 1 to 8"));
-  CHECK(contains(message_of<ShapeError>(
-                     [&] { test.model.loss(tape, {.source = slice(wide, 1, 0, 4).value()}, {}); }),
-                 "labels absent"));
-  CHECK(contains(message_of<ShapeError>([&] {
-                   test.model.loss(tape,
-                                   {.source = Tensor::zeros({2, 4}, DType::i32, test.device),
-                                    .labels = slice(wide, 1, 0, 4).value()},
-                                   {});
-                 }),
-                 "seq2seq: labels [1, 4] of sources [2, 4]; expected as many rows"));
+  CHECK_ERROR(ShapeError, "source [1, 9]; expected [B, T] with T from 1 to 8",
+              test.model.encode(tape, wide));
+  CHECK_ERROR(ShapeError, "labels absent",
+              test.model.loss(tape, {.source = slice(wide, 1, 0, 4).value()}, {}));
+  CHECK_ERROR(ShapeError, "seq2seq: labels [1, 4] of sources [2, 4]; expected as many rows",
+              test.model.loss(tape,
+                              {.source = Tensor::zeros({2, 4}, DType::i32, test.device),
+                               .labels = slice(wide, 1, 0, 4).value()},
+                              {}));
   const Var memory = test.model.encode(tape, slice(wide, 1, 0, 4).value());
   Seq2SeqCache cache(config, memory);
-  CHECK(contains(
-      message_of<ConfigError>([&] {
-        test.model.next_logits(tape, Tensor::zeros({2, 1}, DType::i32, test.device), cache);
-      }),
-      "ids of 2 rows for a cache of 1 rows"));
+  CHECK_ERROR(ConfigError, "ids of 2 rows for a cache of 1 rows",
+              test.model.next_logits(tape, Tensor::zeros({2, 1}, DType::i32, test.device), cache));
   Tape recording = test.tape();
-  CHECK(contains(
-      message_of<TapeError>([&] {
-        test.model.next_logits(recording, Tensor::zeros({1, 1}, DType::i32, test.device), cache);
-      }),
-      "expected a tape in inference mode"));
+  CHECK_ERROR(
+      TapeError, "expected a tape in inference mode",
+      test.model.next_logits(recording, Tensor::zeros({1, 1}, DType::i32, test.device), cache));
 }
 
 TEST_CASE("presets have the published sizes, and invalid ones are refused by field") {

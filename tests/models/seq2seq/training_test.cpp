@@ -1,6 +1,5 @@
 // Training of encoder-decoder models by engine and trainer: one result for every ZeRO stage,
 // number of data ranks and offload, and after a restart; a plan has the bytes of its run.
-#include <doctest/doctest.h>
 
 #include "tests/models/seq2seq/seq2seq_case.h"
 #include "tests/support/cover.h"

@@ -1,5 +1,4 @@
 // Encoder-decoder models compute what transformers computes.
-#include <doctest/doctest.h>
 
 #include "tests/models/seq2seq/seq2seq_case.h"
 #include "zerograd/models/seq2seq/seq2seq_generate.h"

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <cstring>
 #include <functional>

@@ -6,7 +6,6 @@
 #include "tests/autograd/on_ranks.h"
 #include "tests/models/tensor_parallel/parallel_training.h"
 #include "zerograd/autograd/collective.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 using namespace zg;
@@ -161,7 +160,7 @@ TEST_CASE("parallel_cross_entropy refuses targets, columns and a smoothing out o
         call();
       } catch (const Error& error) {
         if (std::string(error.what()).find(part) != std::string::npos) return;
-        throw Error(fmt::format("expected {}, got {}", part, error.what()));
+        raise<Error>("expected {}, got {}", part, error.what());
       }
       throw Error("expected an error: " + part);
     };
@@ -363,7 +362,7 @@ TEST_CASE("ParallelStore's parts tile each whole parameter and start with its in
       }
     }
     for (const auto& [name, times] : seen)
-      CHECK(std::all_of(times.begin(), times.end(), [](int n) { return n == 1; }));
+      CHECK(std::ranges::all_of(times, [](int n) { return n == 1; }));
   }
 }
 

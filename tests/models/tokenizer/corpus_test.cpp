@@ -1,8 +1,6 @@
 // A corpus of files to tokens, and tokens to text one by one.
 #include "zerograd/models/tokenizer/corpus.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"

@@ -1,11 +1,8 @@
 #include "zerograd/models/tokenizer/question_file.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
-#include "zerograd/runtime/error.h"
 
 // Errors and special cases of question files; tests/models/gpt/multiple_choice_test.cpp compares
 // the tokens of usual ones with lm-evaluation-harness.

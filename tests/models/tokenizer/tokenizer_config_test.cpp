@@ -1,12 +1,10 @@
 // The files beside tokenizer.json, against AutoTokenizer: make_conversation_fixtures.py.
-#include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::testing {

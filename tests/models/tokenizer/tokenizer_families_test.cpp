@@ -1,5 +1,4 @@
 // Tokenizers of Llama, Mistral, Qwen and SmolLM2 against Hugging Face's tokenizers.
-#include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
@@ -8,7 +7,6 @@
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 
 namespace zg::testing {

@@ -1,12 +1,9 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 
-#include <doctest/doctest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -72,13 +69,13 @@ TEST_CASE(
         {R"({"<|pad|>": "x"})", "added_tokens.json.\"<|pad|>\": expected an id, got \"x\""},
         {"[]", "added_tokens.json:1:1: expected a JSON object"}}) {
     write_file(folder / "a/b/added_tokens.json", added);
-    CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), expected));
+    CHECK_ERROR(FileError, expected, load_tokenizer(folder / "a/b"));
   }
   std::filesystem::remove(folder / "a/b/added_tokens.json");
   std::filesystem::remove(folder / "a/b/merges.txt");
-  CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), "merges.txt"));
-  CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder.path()); }),
-                 "has neither tokenizer.json nor vocab.json"));
+  CHECK_ERROR(FileError, "merges.txt", load_tokenizer(folder / "a/b"));
+  CHECK_ERROR(FileError, "has neither tokenizer.json nor vocab.json",
+              load_tokenizer(folder.path()));
 }
 
 TEST_CASE("unsupported settings of a tokenizer.json are refused with an error that names the key") {

@@ -1,7 +1,5 @@
 #include "zerograd/models/tokenizer/tokenizer.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -10,7 +8,6 @@
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/json_node.h"
 
@@ -177,7 +174,7 @@ TEST_CASE("encode merges words of any length as the plain definition of BPE does
       const auto same = [&](const Merge& merge) {
         return merge.left == left && merge.right == right;
       };
-      if (std::none_of(merges.begin(), merges.end(), same)) merges.push_back({left, right, 0});
+      if (std::ranges::none_of(merges, same)) merges.push_back({left, right, 0});
     }
     const TokenizerParts parts = bytes_and(merges);
     std::string word(1 + draws.below(120), 'a');
@@ -213,8 +210,8 @@ TEST_CASE("added tokens are encoded by their content and found by id_of_added") 
   CHECK(!tokenizer.id_of_added("</S>"));
   CHECK(tokenizer.encode("</s></s>") == std::vector<int32_t>{2, 2});
   CHECK(tokenizer.decode(std::vector<int32_t>{2, 3}) == "</s><pad>");
-  CHECK(contains(message_of<ConfigError>([&] { tokenizer.decode(std::vector<int32_t>{2500}); }),
-                 "expected ids below 2500, got 2500"));
+  CHECK_ERROR(ConfigError, "expected ids below 2500, got 2500",
+              tokenizer.decode(std::vector<int32_t>{2500}));
 }
 
 TEST_CASE("tokens beyond a model's table are an error only in a text that needs them") {
@@ -233,10 +230,10 @@ TEST_CASE("tokens beyond a model's table are an error only in a text that needs 
   CAPTURE(last);
   write_file(folder / "text",
              "a\nb\n" + whole.decode(std::vector{static_cast<int32_t>(whole.vocabulary() - 1)}));
-  CHECK(contains(message_of<ConfigError>([&] { tokenized_dataset(folder / "text", letters, {}); }),
-                 folder / "text" + ": '"));
-  CHECK(contains(message_of<ConfigError>([&] { tokenized_dataset(folder / "text", letters, {}); }),
-                 "' in line 3 of the text is the token "));
+  CHECK_ERROR(ConfigError, folder / "text" + ": '",
+              tokenized_dataset(folder / "text", letters, {}));
+  CHECK_ERROR(ConfigError, "' in line 3 of the text is the token ",
+              tokenized_dataset(folder / "text", letters, {}));
   write_file(folder / "lines", "{\"a\": 1}\n\n{\"a\": 2}\n");
   CHECK(message_of<ConfigError>([&] {
           for_each_json_line(folder / "lines", [&](const JsonNode& line, const std::string&) {
@@ -251,6 +248,6 @@ TEST_CASE("a split pattern that takes too many matching steps is an error") {
                           ByteLevelStep{.use_regex = false}};
   const Tokenizer tokenizer(parts, "test");
   CHECK(tokenizer.encode("aab").size() == 3);
-  CHECK(contains(message_of<ConfigError>([&] { tokenizer.encode(std::string(2000, 'a')); }),
-                 "test: pre_tokenizer: the pattern cannot be matched at byte 0"));
+  CHECK_ERROR(ConfigError, "test: pre_tokenizer: the pattern cannot be matched at byte 0",
+              tokenizer.encode(std::string(2000, 'a')));
 }

@@ -1,7 +1,5 @@
 #include "zerograd/runtime/comm/call.h"
 
-#include <doctest/doctest.h>
-
 using namespace zg::cpu;
 
 namespace {

@@ -1,11 +1,8 @@
 #include "zerograd/runtime/comm/communicator.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/device_state.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zg::testing::add_floats;

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -16,7 +14,6 @@
 #include "tests/support/own_process.h"
 #include "tests/support/wait_until.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zg::testing::contains;
@@ -316,7 +313,7 @@ TEST_CASE("ranks that take seconds to release what they hold do not hide the fai
     }
     comm.wait(comm.barrier("end"));
   };
-  CHECK(contains(message_of<OutOfMemory>([&] { run_local(2, body); }), "no memory"));
+  CHECK_ERROR(OutOfMemory, "no memory", run_local(2, body));
 }
 
 TEST_CASE(

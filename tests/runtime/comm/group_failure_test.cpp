@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -14,7 +12,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/own_process.h"
 #include "tests/support/wait_until.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,12 +1,9 @@
-#include <doctest/doctest.h>
-
 #include <string>
 #include <vector>
 
 #include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zg::testing::add_floats;

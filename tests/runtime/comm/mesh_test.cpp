@@ -1,7 +1,5 @@
 #include "zerograd/runtime/comm/mesh.h"
 
-#include <doctest/doctest.h>
-
 #include "tests/runtime/comm/mesh_checks.h"
 #include "zerograd/runtime/error.h"
 

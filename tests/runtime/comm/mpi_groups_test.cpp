@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -16,7 +14,6 @@
 #include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/comm/processes.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -10,7 +8,6 @@
 #include "tests/support/error_message.h"
 #include "zerograd/autograd/collective.h"
 #include "zerograd/runtime/comm/processes.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,6 +1,5 @@
 #include "zerograd/runtime/comm/processes.h"
 
-#include <doctest/doctest.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>

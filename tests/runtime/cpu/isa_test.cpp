@@ -1,11 +1,8 @@
-#include <doctest/doctest.h>
-
 #include <string>
 
 #include "tests/support/error_message.h"
 #include "tests/support/scoped_variable.h"
 #include "zerograd/runtime/device.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

@@ -1,7 +1,5 @@
 #include "zerograd/runtime/cpu/team.h"
 
-#include <doctest/doctest.h>
-
 #include <numeric>
 #include <thread>
 #include <vector>

@@ -1,7 +1,5 @@
 #include "zerograd/runtime/storage/checksum.h"
 
-#include <doctest/doctest.h>
-
 using namespace zg;
 
 namespace {

@@ -1,13 +1,10 @@
 #include "zerograd/runtime/storage/file_io.h"
 
-#include <doctest/doctest.h>
-
 #include <filesystem>
 #include <functional>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -62,5 +59,5 @@ TEST_CASE("a temporary name that is a link or another name of a file is not writ
     CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);
   }
   fs::create_directory(unfinished);
-  CHECK(contains(message_of<FileError>([&] { replace_text(path, "x"); }), unfinished));
+  CHECK_ERROR(FileError, unfinished, replace_text(path, "x"));
 }

@@ -1,6 +1,5 @@
 #include "zerograd/runtime/storage/file_set.h"
 
-#include <doctest/doctest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -21,7 +20,6 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 
 using namespace zg;
@@ -194,20 +192,19 @@ TEST_CASE("a FileSet that is not finished or fails changes no file") {
     FileSet files(place, "a");
     write_text(files.add("a.bin"), "new");
     files.add("a.idx");  // and never written
-    CHECK(contains(message_of<FileError>([&] { files.finish(); }), "a.idx: No such file"));
+    CHECK_ERROR(FileError, "a.idx: No such file", files.finish());
   }
   CHECK(shown(read_set(place)) == shown(all("old")));
   CHECK(hidden_in(place).empty());
   FileSet files(place, "a");
-  CHECK(contains(message_of<FileError>([&] { files.add("inner"); }), "inner: expected a file"));
-  CHECK(contains(message_of<FileError>([&] { files.add("a.bin/b"); }), "a.bin: expected a folder"));
-  CHECK(
-      contains(message_of<FileError>([&] { FileSet(place, "a"); }), "is in use: another process"));
+  CHECK_ERROR(FileError, "inner: expected a file", files.add("inner"));
+  CHECK_ERROR(FileError, "a.bin: expected a folder", files.add("a.bin/b"));
+  CHECK_ERROR(FileError, "is in use: another process", FileSet(place, "a"));
   FileSet other(place, "b");  // which is another set
-  CHECK(contains(message_of<FileError>([&] { FileSet(folder / "none"); }), "No such file"));
+  CHECK_ERROR(FileError, "No such file", FileSet(folder / "none"));
   fs::create_directory_symlink("nowhere", place + "/.replacing_c");
-  CHECK(contains(message_of<FileError>([&] { FileSet(place, "c"); }),
-                 place + "/.replacing_c is a link; expected a folder or nothing"));
+  CHECK_ERROR(FileError, place + "/.replacing_c is a link; expected a folder or nothing",
+              FileSet(place, "c"));
 }
 
 TEST_CASE("unfinished work that came from elsewhere is refused, and its links are not followed") {
@@ -267,7 +264,7 @@ TEST_CASE("unfinished work that came from elsewhere is refused, and its links ar
     }
     plant();
     const std::string before = home_files();
-    CHECK(contains(message_of<FileError>([&] { write_set(place, all("newer")); }), error));
+    CHECK_ERROR(FileError, error, write_set(place, all("newer")));
     CHECK(home_files() == before);
   }
   // Links among what is removed are removed, not what they lead to.

@@ -1,6 +1,5 @@
 #include "zerograd/runtime/storage/swap.h"
 
-#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -81,7 +80,7 @@ TEST_CASE(
       const auto count = static_cast<int64_t>(random() % static_cast<uint64_t>(size - begin)) + 1;
       const std::vector<uint8_t> bytes = random_bytes(random, count);
       copy(Tensor::from(bytes, {count}, device), file.flat(begin, count), device.compute());
-      std::copy(bytes.begin(), bytes.end(), expected.begin() + begin);
+      std::ranges::copy(bytes, expected.begin() + begin);
     }
     const Tensor memory = Tensor::empty({size}, DType::u8, device);
     copy(file, memory, device.compute());

@@ -1,14 +1,11 @@
 #include "zerograd/runtime/storage/tensor_files.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/npy_format.h"
 

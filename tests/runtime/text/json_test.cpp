@@ -1,11 +1,8 @@
 #include "zerograd/runtime/text/json.h"
 
-#include <doctest/doctest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 using namespace zg;

@@ -1,7 +1,5 @@
 #include "zerograd/runtime/text/utf8.h"
 
-#include <doctest/doctest.h>
-
 using namespace zg;
 
 TEST_CASE("valid_utf8 counts the leading bytes that are valid by RFC 3629") {

@@ -1,14 +1,12 @@
 #include "tests/tools/config/config_matrix.h"
 
-#include <doctest/doctest.h>
-
 #include <cstdio>
 #include <set>
 #include <sstream>
 
 #include "tests/zero/deepspeed/deepspeed_case.h"
 #include "tools/options/fields.h"
-#include "tools/run/resolve.h"
+#include "tools/run/run.h"
 
 namespace zg::testing {
 namespace {

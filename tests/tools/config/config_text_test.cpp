@@ -1,11 +1,9 @@
-#include <doctest/doctest.h>
-
 #include "tests/support/placed_message.h"
 #include "tests/zero/deepspeed/deepspeed_case.h"
 #include "tools/deepspeed/load.h"
 #include "tools/launch/launcher.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 // Bugs that fuzzing found in the readers of configuration texts.
 namespace zg::testing {

@@ -1,12 +1,9 @@
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <regex>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/deepspeed/deepspeed_case.h"
 #include "tools/deepspeed/load.h"
-#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 // Configs with the keys and values of published ones, in tests/reference/fixtures. What DeepSpeed
 // and accelerate read from them was written by tests/reference/make_config_fixtures.py.
@@ -45,12 +42,6 @@ std::string named_key_of(const std::string& message) {
   std::smatch found;
   const bool has_key = std::regex_search(message, found, std::regex(":[0-9]+:[0-9]+: ([^: ]+): "));
   return has_key ? found[1].str() : "no key in: " + message;
-}
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return tolower(c); });
-  return text;
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "tools/options/fields.h"
 
-#include <doctest/doctest.h>
-
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -12,7 +10,6 @@
 
 #include "tests/support/error_message.h"
 #include "tools/options/field_rows.h"
-#include "zerograd/runtime/error.h"
 
 // The table of fields: each row is executed, and no field is left out of it.
 namespace zg::testing {

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include "tests/support/scoped_variable.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"

@@ -1,12 +1,9 @@
-#include <doctest/doctest.h>
-
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
 #include "tools/options/run_spec.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

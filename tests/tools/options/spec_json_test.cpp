@@ -1,12 +1,9 @@
 #include "tools/options/run_spec.h"
 
-#include <doctest/doctest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"
 #include "tools/options/fields.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

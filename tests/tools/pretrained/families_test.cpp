@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 
 #include "tests/support/error_message.h"
@@ -101,8 +99,7 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
           hash_of(fmt::format("{}{} {} --save {}", sizes, type, setting.flag, save));
       const Outcome exported = zerograd("export " + save + " --hf " + hf);
       CAPTURE(exported.error);
-      if (std::find(setting.families.begin(), setting.families.end(), family) ==
-          setting.families.end()) {
+      if (std::ranges::find(setting.families, family) == setting.families.end()) {
         CHECK(exported.status == 6);
         CHECK(contains(exported.error, setting.field));
         CHECK_FALSE(path_exists(hf));

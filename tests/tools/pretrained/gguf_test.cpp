@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include "tests/models/gguf/gguf_reader.h"
 #include "tests/support/error_message.h"
 #include "tests/tools/command.h"

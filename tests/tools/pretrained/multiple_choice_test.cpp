@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include "tests/tools/command.h"
 
 // Multiple choice in the command: eval of questions in HellaSwag's format.

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <filesystem>
 
 #include "tests/support/temporary_folder.h"
@@ -369,9 +367,8 @@ TEST_CASE("pairs: settings of a decoder have no fields of pairs, and of pairs ar
   const std::string pairs = tools::to_json(settings);
   CHECK(tools::to_json(tools::settings_from_json(pairs, "c")) == pairs);
   settings.seq2seq.max_target = 17;
-  CHECK(contains(
-      message_of<FileError>([&] { tools::settings_from_json(tools::to_json(settings), "c"); }),
-      "max_target: expected 1 to 16, got 17"));
+  CHECK_ERROR(FileError, "max_target: expected 1 to 16, got 17",
+              tools::settings_from_json(tools::to_json(settings), "c"));
 }
 
 TEST_CASE("pairs: what a model or its data cannot do is refused with the flag") {

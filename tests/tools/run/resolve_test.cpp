@@ -1,10 +1,7 @@
-#include "tools/run/resolve.h"
-
-#include <doctest/doctest.h>
+#include "tools/run/run.h"
 
 #include "tests/support/error_message.h"
 #include "tools/options/fields.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

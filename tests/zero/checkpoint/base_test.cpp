@@ -1,12 +1,9 @@
-#include <doctest/doctest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cover.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/trainer.h"
@@ -122,9 +119,8 @@ TEST_CASE("a save that would lose parameters, or another base, is refused") {
   CHECK(weights_hash(in_ranges) == named.hash);
   ParameterStore store;
   const Unit& unit = store.unit("unit");
-  CHECK(contains(
-      message_of<ConfigError>([&] { store.add(unit, "w", {1}, Init::zeros(), {.saved = false}); }),
-      "'w' is trainable and not saved"));
+  CHECK_ERROR(ConfigError, "'w' is trainable and not saved",
+              store.add(unit, "w", {1}, Init::zeros(), {.saved = false}));
 }
 
 TEST_CASE("frozen parameters have no masters, moments and sums, and trained ones alone have") {

@@ -1,7 +1,5 @@
 #include "zerograd/zero/checkpoint/checkpoint_directory.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <filesystem>
 
@@ -9,7 +7,6 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/training_run.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 
 using namespace zg;
@@ -98,8 +95,8 @@ TEST_CASE("DirectoryLock lets only one run at a time write to a checkpoint direc
   {
     const zero::DirectoryLock lock(folder.path());
     CHECK(lock.warning() == "");
-    CHECK(contains(message_of<ConfigError>([&] { zero::DirectoryLock(folder.path()); }),
-                   "another run is writing to " + folder.path()));
+    CHECK_ERROR(ConfigError, "another run is writing to " + folder.path(),
+                zero::DirectoryLock(folder.path()));
   }
   const zero::DirectoryLock again(folder.path());
   CHECK(contains(zero::DirectoryLock(folder / "none").warning(), "cannot be locked"));

@@ -1,7 +1,5 @@
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
-#include <doctest/doctest.h>
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,7 +8,6 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/training_run.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/safetensors.h"
 
@@ -101,10 +98,8 @@ TEST_CASE("a run that is saved and resumed at any step is the uninterrupted run,
 
 TEST_CASE_FIXTURE(ToyEngine, "find_checkpoint returns the step_N folder with the highest number") {
   const std::string directory = folder / "a/b";
-  CHECK(contains(message_of<FileError>([&] { zero::find_checkpoint(folder.path()); }),
-                 "expected a step_N folder"));
-  CHECK(
-      contains(message_of<FileError>([&] { zero::find_checkpoint(folder / "absent"); }), "absent"));
+  CHECK_ERROR(FileError, "expected a step_N folder", zero::find_checkpoint(folder.path()));
+  CHECK_ERROR(FileError, "absent", zero::find_checkpoint(folder / "absent"));
   for (int64_t step : {2, 10, 9}) {
     engine.set_steps(step, 0);
     zero::save_checkpoint(directory, engine, {.steps = step});
@@ -165,13 +160,12 @@ TEST_CASE_FIXTURE(
   const std::string damaged = message_of<FileError>([&] { zero::verify_checkpoint(path); });
   CHECK(contains(damaged, "tensor 'gain:moment2@0' is damaged"));
   CHECK(contains(damaged, shard));
-  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, engine); }),
-                 "gain:moment2@0"));
+  CHECK_ERROR(FileError, "gain:moment2@0", zero::load_checkpoint(path, engine));
   change_byte(shard, -1);
   CHECK_NOTHROW(zero::verify_checkpoint(path));
 
   change_byte(manifest, static_cast<int64_t>(fs::file_size(manifest)) / 2);
-  CHECK(contains(message_of<FileError>([&] { zero::verify_checkpoint(path); }), manifest));
+  CHECK_ERROR(FileError, manifest, zero::verify_checkpoint(path));
   change_byte(manifest, static_cast<int64_t>(fs::file_size(manifest)) / 2);
   CHECK_NOTHROW(zero::verify_checkpoint(path));
 
@@ -183,15 +177,15 @@ TEST_CASE_FIXTURE(
   CHECK(contains(cut, ": is not JSON: "));
   CHECK(contains(cut, ": it was cut short or overwritten"));
   std::ofstream(manifest) << "{\"format\": \"zerograd checkpoint\"}";
-  CHECK(contains(message_of<FileError>([&] { zero::verify_checkpoint(path); }),
-                 manifest + ": key 'version' not found; expected a manifest"));
+  CHECK_ERROR(FileError, manifest + ": key 'version' not found; expected a manifest",
+              zero::verify_checkpoint(path));
   fs::copy_file(folder / "kept", manifest, fs::copy_options::overwrite_existing);
   CHECK_NOTHROW(zero::verify_checkpoint(path));
 
   fs::resize_file(shard, fs::file_size(shard) - 1);
-  CHECK(contains(message_of<FileError>([&] { zero::verify_checkpoint(path); }), shard));
+  CHECK_ERROR(FileError, shard, zero::verify_checkpoint(path));
   fs::remove(shard);
-  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, engine); }), shard));
+  CHECK_ERROR(FileError, shard, zero::load_checkpoint(path, engine));
 }
 
 TEST_CASE_FIXTURE(ToyEngine,
@@ -300,14 +294,13 @@ TEST_CASE_FIXTURE(ToyEngine, "several pieces of a parameter are put together by 
 
   const std::string before = loaded.parameter_hash();
   rewrite({part("gain:master@64", tail)});
-  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, loaded); }),
-                 "'gain:master@64' begins at element 64; expected 0"));
+  CHECK_ERROR(FileError, "'gain:master@64' begins at element 64; expected 0",
+              zero::load_checkpoint(path, loaded));
   rewrite({part("gain:master@0", head)});
-  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, loaded); }),
-                 "the master of 'gain' has 64 elements; expected 129"));
+  CHECK_ERROR(FileError, "the master of 'gain' has 64 elements; expected 129",
+              zero::load_checkpoint(path, loaded));
   rewrite({});
-  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, loaded); }),
-                 "has no master of 'gain'"));
+  CHECK_ERROR(FileError, "has no master of 'gain'", zero::load_checkpoint(path, loaded));
   CHECK(loaded.parameter_hash() == before);
 }
 
@@ -320,8 +313,8 @@ TEST_CASE_FIXTURE(
   store.add(unit, "gain", {129}, Init::ones());
   Engine smaller(store, Device::cpu());
   const std::string before = smaller.parameter_hash();
-  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(folder.path(), smaller); }),
-                 "has 'a.weight' [5, 31], which the model does not have"));
+  CHECK_ERROR(FileError, "has 'a.weight' [5, 31], which the model does not have",
+              zero::load_checkpoint(folder.path(), smaller));
   CHECK(smaller.parameter_hash() == before);
   zero::load_weights(folder.path(), smaller);  // ignores all other parameters
   CHECK(smaller.read(*store.find("gain"), State::master) == engine.read(toy.gain, State::master));
@@ -329,8 +322,8 @@ TEST_CASE_FIXTURE(
   ParameterStore wrong;
   wrong.add(wrong.unit("unit"), "gain", {43, 3}, Init::ones());
   Engine reshaped(wrong, Device::cpu());
-  CHECK(contains(message_of<FileError>([&] { zero::load_weights(folder.path(), reshaped); }),
-                 "'gain' has shape [129]; expected [43, 3]"));
+  CHECK_ERROR(FileError, "'gain' has shape [129]; expected [43, 3]",
+              zero::load_weights(folder.path(), reshaped));
 }
 
 TEST_CASE(

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -12,7 +10,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/mesh_toy.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/checkpoint/checkpoint_save.h"
@@ -232,7 +229,7 @@ TEST_CASE(
     return piece.parameter == name && piece.state == "master" && piece.slice->begin == 6;
   };
   const auto third_slice = [&](Pieces& pieces) {
-    return std::find_if(pieces.begin(), pieces.end(), is_third_slice);
+    return std::ranges::find_if(pieces, is_third_slice);
   };
   CHECK(zero::damages_of(step).empty());
   const auto missing = damages_after(step, [&](auto& m) { m.pieces.erase(third_slice(m.pieces)); });
@@ -362,8 +359,9 @@ TEST_CASE("parameter_hash refuses slices of tensor ranks that do not make up the
       (void)engine.parameter_hash();
     };
     INFO(rows[0].begin, ", ", rows[1].begin, ", ", rows[1].count);
-    CHECK(contains(message_of<ConfigError>([&] { run_local(2, hash); }),
-                   "the parts of parameter 'cut' on 2 ranks do not cover its shape [12, 3]"));
+    CHECK_ERROR(ConfigError,
+                "the parts of parameter 'cut' on 2 ranks do not cover its shape [12, 3]",
+                run_local(2, hash));
   }
 }
 

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <filesystem>
 #include <mutex>
 
@@ -9,7 +7,6 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/training_run.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_save.h"
 
 using namespace zg;

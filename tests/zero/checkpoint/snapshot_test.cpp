@@ -1,7 +1,5 @@
 #include "zerograd/zero/checkpoint/snapshot.h"
 
-#include <doctest/doctest.h>
-
 #include <chrono>
 #include <filesystem>
 #include <map>

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "tests/support/error_message.h"
+#include "zerograd/zero/deepspeed/check.h"
 #include "zerograd/zero/deepspeed/hjson.h"
-#include "zerograd/zero/deepspeed/read.h"
 
 // Helpers for tests of DeepSpeed's configs: load() reads, checks and applies a text; other
 // functions make a config in which one key has an effect.

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include "tests/zero/deepspeed/deepspeed_case.h"
 #include "zerograd/runtime/error.h"
 

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/deepspeed/deepspeed_case.h"
 #include "zerograd/runtime/error.h"
@@ -157,12 +155,11 @@ TEST_CASE("deepspeed: a config can be given as a path, as text or as base64") {
   REQUIRE(lenient.without_effect.size() == 1);
   CHECK(contains(lenient.without_effect[0], "wall_clock_breakdown: accepted without effect ("));
   const auto& state = lenient.state;
-  CHECK(std::count(state.begin(), state.end(), "train_batch_size = 8") == 1);
-  CHECK(std::count(state.begin(), state.end(), "gradient_clipping = 1 (default)") == 1);
+  CHECK(std::ranges::count(state, "train_batch_size = 8") == 1);
+  CHECK(std::ranges::count(state, "gradient_clipping = 1 (default)") == 1);
   CHECK(read_deepspeed_config(batch_of_8 + "}").state.empty());
-  CHECK(contains(message_of<Unsupported>(
-                     [&] { read_deepspeed_config(batch_of_8 + "sparse_gradients: true}"); }),
-                 "read_deepspeed_config:1:23: sparse_gradients: true: "));
+  CHECK_ERROR(Unsupported, "read_deepspeed_config:1:23: sparse_gradients: true: ",
+              read_deepspeed_config(batch_of_8 + "sparse_gradients: true}"));
 }
 
 TEST_CASE("deepspeed: settings that follow from several keys reach the engine's config") {
@@ -241,8 +238,8 @@ TEST_CASE(
       loaded(rates, R"(, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})");
   CHECK(scheduled.schedule.rate == 0.5);
   CHECK(scheduled.engine.update.muon.adam_rate == 1.0f);
-  CHECK(contains(message_of<ConfigError>([&] { loaded(R"("lr": 0, "adam_lr": 0.5)"); }),
-                 "adam_lr is a multiple of muon_lr here; expected a muon_lr above 0"));
+  CHECK_ERROR(ConfigError, "adam_lr is a multiple of muon_lr here; expected a muon_lr above 0",
+              loaded(R"("lr": 0, "adam_lr": 0.5)"));
 }
 
 }  // namespace zg::testing

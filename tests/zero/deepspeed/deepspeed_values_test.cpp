@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <iterator>
 
@@ -163,7 +161,7 @@ TEST_CASE("deepspeed: every alias of a key is accepted and has the same effect a
   size_t names = 0;
   for (const Row& row : zero::deepspeed::rows()) {
     const std::string all = row.alias;
-    if (!all.empty()) names += 1 + static_cast<size_t>(std::count(all.begin(), all.end(), '|'));
+    if (!all.empty()) names += 1 + static_cast<size_t>(std::ranges::count(all, '|'));
   }
   CHECK(names == std::size(aliases));
 }

@@ -2,8 +2,6 @@
 // work, plans, saved second moments.
 #include "zerograd/zero/optimizer/adafactor.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -15,7 +13,6 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/matrix_toy.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/checkpoint/consolidate.h"

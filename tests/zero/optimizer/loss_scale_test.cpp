@@ -1,7 +1,5 @@
 #include "zerograd/zero/optimizer/loss_scale.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <set>
 

@@ -1,8 +1,6 @@
 // Tests of Muon: the Newton-Schulz iteration, agreement with PyTorch, saved moments.
 #include "zerograd/zero/optimizer/muon.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -12,7 +10,6 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/matrix_toy.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/states/partition.h"
@@ -197,7 +194,7 @@ TEST_CASE("muon keeps, saves and loads one moment per matrix and two per other p
     CHECK(reader->manifest().optimizer == "muon");
     const auto has = [&](const std::string& parameter, const std::string& state) {
       const auto& pieces = reader->manifest().pieces;
-      return std::any_of(pieces.begin(), pieces.end(), [&](const auto& piece) {
+      return std::ranges::any_of(pieces, [&](const auto& piece) {
         return piece.parameter == parameter && piece.state == state;
       });
     };

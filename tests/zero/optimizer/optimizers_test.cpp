@@ -1,7 +1,5 @@
 #include "zerograd/zero/optimizer/optimizers.h"
 
-#include <doctest/doctest.h>
-
 #include <memory>
 #include <span>
 #include <string>
@@ -10,7 +8,6 @@
 
 #include "tests/support/error_message.h"
 #include "tests/zero/matrix_toy.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/engine.h"
 
 using namespace zg;

@@ -1,6 +1,5 @@
 // Optimizers outside the library: from what they declare follow partition, offload, plans,
 // checkpoints and groups.
-#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <atomic>
@@ -27,7 +26,6 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/reduce/reduce.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/optimizer/elementwise.h"
 
@@ -215,8 +213,8 @@ std::vector<Config> configs_of_own() {
 /// Whether some optimizer of the config observes sampled gradients.
 bool observes(const Config& config) {
   const zero::Optimizers optimizers(config.update);
-  return std::any_of(optimizers.all().begin(), optimizers.all().end(),
-                     [](const auto& entry) { return !entry.optimizer->streams().empty(); });
+  return std::ranges::any_of(optimizers.all(),
+                             [](const auto& entry) { return !entry.optimizer->streams().empty(); });
 }
 
 /// Trains as train_on_ranks does; every step begins with gradients that are observed.

@@ -1,5 +1,4 @@
 // Parameter groups: which one decides, torch.optim's numbers, what is refused.
-#include <doctest/doctest.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

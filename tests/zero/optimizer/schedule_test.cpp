@@ -1,13 +1,10 @@
 #include "zerograd/zero/optimizer/schedule.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zero::AnnealingOptions;

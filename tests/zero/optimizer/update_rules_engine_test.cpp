@@ -1,5 +1,4 @@
 // Every optimizer keeps the engine's promises: bits, plans, checkpoints, snapshots, skipped steps.
-#include <doctest/doctest.h>
 
 #include <chrono>
 #include <cmath>
@@ -19,7 +18,6 @@
 #include "tests/zero/matrix_toy.h"
 #include "tests/zero/one_hash.h"
 #include "tests/zero/training_run.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
 

@@ -1,7 +1,5 @@
 #include "zerograd/zero/optimizer/update.h"
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <mutex>
 #include <tuple>

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <deque>
 #include <map>
 #include <mutex>

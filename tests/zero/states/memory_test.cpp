@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/error.h"
 

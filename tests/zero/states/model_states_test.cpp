@@ -1,7 +1,5 @@
 #include "zerograd/zero/states/model_states.h"
 
-#include <doctest/doctest.h>
-
 using namespace zg;
 using zero::our_states;
 using zero::paper_states;

@@ -1,7 +1,5 @@
 #include "zerograd/zero/states/partition.h"
 
-#include <doctest/doctest.h>
-
 #include <map>
 #include <random>
 #include <set>

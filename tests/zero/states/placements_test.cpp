@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <stdexcept>
 
 #include "zerograd/runtime/comm/communicator.h"

@@ -1,6 +1,5 @@
 // Trains a chain of layers at ZeRO-3 with several units gathered ahead: every limit, number of
 // ranks and space gives the same bits, and a plan equals its run event by event.
-#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <string>

@@ -1,11 +1,9 @@
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cstring>
 
-#include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg {
@@ -118,7 +116,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return candidate.empty() ? "" : fmt::format("; did you mean {}?", candidate);
 }
 
-std::string lower(std::string word) {
+std::string lower_case(std::string word) {
   for (char& letter : word)
     letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   return word;
