@@ -9,8 +9,7 @@
 #include "zerograd/runtime/device.h"
 
 using namespace zg;
-using zg::testing::contains;
-using zg::testing::message_of;
+using namespace zg::testing;
 
 namespace {
 

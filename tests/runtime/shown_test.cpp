@@ -7,7 +7,7 @@
 #include "zerograd/runtime/tensor.h"
 
 using namespace zg;
-using zg::testing::contains;
+using namespace zg::testing;
 
 // Tests tests/support/shown.h, which every source of a test includes.
 TEST_CASE("failed checks show values as text: numbers, names, ranges, pairs and absent values") {

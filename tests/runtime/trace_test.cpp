@@ -4,9 +4,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/error_message.h"
 #include "tests/support/file_limit.h"
 #include "tests/support/trace_events.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 
 using namespace zg;
@@ -125,7 +125,7 @@ TEST_CASE("a trace that cannot be written leaves the old file unchanged and says
   write_file(path, "what was there");
   {
     const FileLimit limit(4096);  // RLIMIT_FSIZE: no file can grow beyond 4096 bytes
-    CHECK_THROWS_WITH_AS(trace.write(path), doctest::Contains("File too large"), FileError);
+    CHECK_ERROR(FileError, "File too large", trace.write(path));
   }
   CHECK(read_file(path) == "what was there");
   CHECK_FALSE(std::filesystem::exists(path + ".unfinished"));
@@ -145,6 +145,5 @@ TEST_CASE("a trace is written through a link to its target, and into a device fi
   }
   trace.write("/dev/null");
   CHECK(std::filesystem::is_character_file("/dev/null"));
-  CHECK_THROWS_WITH_AS(trace.write("/dev/full"), doctest::Contains("No space left on device"),
-                       FileError);
+  CHECK_ERROR(FileError, "No space left on device", trace.write("/dev/full"));
 }

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/perceptron.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::testing {
@@ -56,8 +56,8 @@ TEST_CASE("a resumed run's metrics replace the records of the steps that it repe
   CHECK(recorded_steps(path) == std::vector<int64_t>{0, 1, 2});
   { zero::MetricsFile file(path, /*resumed=*/false, 0); }
   CHECK(read_text(path).empty());
-  CHECK_THROWS_WITH_AS(zero::MetricsFile("/proc/nowhere/m", false, 0),
-                       doctest::Contains("/proc/nowhere/m cannot be written"), FileError);
+  CHECK_ERROR(FileError, "/proc/nowhere/m cannot be written",
+              zero::MetricsFile("/proc/nowhere/m", false, 0));
 }
 
 TEST_CASE("an error while metrics are written names the file and no command-line flag") {

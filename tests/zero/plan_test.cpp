@@ -268,8 +268,8 @@ TEST_CASE("a PlanError names a collective that depends on a value") {
     if (one.item() > 0) ranks.wait(ranks.barrier("agreed"));
   };
   const Plan plan = plan_ranks(2, program);
-  const std::string what = message_of<PlanError>([&] { run_ranks(2, program, {.expect = &plan}); });
-  CHECK(contains(what, "got the collective barrier of 0 bytes for 'agreed'"));
+  CHECK_ERROR(PlanError, "got the collective barrier of 0 bytes for 'agreed'",
+              run_ranks(2, program, {.expect = &plan}));
 }
 
 TEST_CASE("planning a loop that ends on a loss value throws PlanError at max_steps or max_reads") {

@@ -107,9 +107,8 @@ TEST_CASE("a wrong value in a file of cuBLASLt's algorithms is refused with the 
     MatmulAlgorithm algorithm = algorithms.algorithms.begin()->second;
     change(problem, algorithm);
     algorithms.algorithms = {{problem, algorithm}};
-    const std::string message =
-        message_of<FileError>([&] { MatmulAlgorithms::parse(algorithms.json(), "F"); });
-    CHECK(contains(message, std::string("F: products[0].") + key + ": expected "));
+    CHECK_ERROR(FileError, std::string("F: products[0].") + key + ": expected ",
+                MatmulAlgorithms::parse(algorithms.json(), "F"));
   };
   refusal("M", [](MatmulProblem& problem, MatmulAlgorithm&) { problem.M = -1; });
   refusal("workspace", [](MatmulProblem& problem, MatmulAlgorithm&) {

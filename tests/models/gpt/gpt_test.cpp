@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/support/error_message.h"
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/elementwise/dropout.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;
@@ -308,15 +308,13 @@ TEST_CASE("a model whose part ends with its last layer gives the last hidden sta
   const Var weight = other.parameter(*whole.store.find("lm_head.weight"));
   CHECK(linear(Var(hidden.value()), weight).value().to_host<float>() ==
         whole.gpt.logits(other, ids).value().to_host<float>());
-  CHECK_THROWS_WITH_AS(part.logits(tape, ids),
-                       doctest::Contains("gpt: this model has layers 0 to 3 of 3 and no head"),
-                       ConfigError);
+  CHECK_ERROR(ConfigError, "gpt: this model has layers 0 to 3 of 3 and no head",
+              part.logits(tape, ids));
   for (const GPTPart& wrong : {GPTPart{.end_layer = 4}, GPTPart{.first_layer = -1},
                                GPTPart{.first_layer = 2, .end_layer = 1}}) {
     ParameterStore unused;
-    CHECK_THROWS_WITH_AS(GPT(unused, config, wrong),
-                         doctest::Contains("expected a range of the model's 3 layers"),
-                         ConfigError);
+    CHECK_ERROR(ConfigError, "expected a range of the model's 3 layers",
+                GPT(unused, config, wrong));
   }
 }
 
@@ -385,7 +383,6 @@ TEST_CASE(
   ParameterStore store;
   const GPT part(store, tiny_config(), {.first_layer = 1});
   Tape tape(device);
-  CHECK_THROWS_WITH_AS(part.hidden(tape, ids, {}),
-                       doctest::Contains("gpt: hidden: this rank has layers 1 to 2 of 2"),
-                       ConfigError);
+  CHECK_ERROR(ConfigError, "gpt: hidden: this rank has layers 1 to 2 of 2",
+              part.hidden(tape, ids, {}));
 }

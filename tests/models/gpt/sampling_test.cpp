@@ -7,7 +7,7 @@
 
 using namespace zg;
 using namespace zg::models;
-using zg::testing::infinity;
+using namespace zg::testing;
 
 namespace {
 

@@ -161,8 +161,8 @@ TEST_CASE("hf_config refuses unsupported BLOOM settings and names the key") {
     json config = hf_bloom_json();
     config[key] = value;
     const std::string text = config.dump();
-    const std::string error = message_of<Unsupported>([&] { hf_config(text, "d/config.json"); });
-    CHECK(contains(error, std::string("d/config.json: ") + key + " is " + value.dump()));
+    CHECK_ERROR(Unsupported, std::string("d/config.json: ") + key + " is " + value.dump(),
+                hf_config(text, "d/config.json"));
   };
   refused("apply_residual_connection_post_layernorm", true);
   refused("n_inner", 95);

@@ -153,8 +153,8 @@ TEST_CASE("hf_config refuses unsupported GPT-2 settings and names the key") {
     json config = hf_gpt2_json();
     config[key] = value;
     const std::string text = config.dump();
-    const std::string error = message_of<Unsupported>([&] { hf_config(text, "d/config.json"); });
-    CHECK(contains(error, std::string("d/config.json: ") + key + " is " + value.dump()));
+    CHECK_ERROR(Unsupported, std::string("d/config.json: ") + key + " is " + value.dump(),
+                hf_config(text, "d/config.json"));
   };
   refused("activation_function", "gelu");
   refused("activation_function", "relu");

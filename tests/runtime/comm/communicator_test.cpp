@@ -5,9 +5,7 @@
 #include "zerograd/runtime/device_state.h"
 
 using namespace zg;
-using zg::testing::add_floats;
-using zg::testing::check_messages;
-using zg::testing::check_pieces;
+using namespace zg::testing;
 
 namespace {
 

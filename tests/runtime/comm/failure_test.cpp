@@ -16,14 +16,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 
 using namespace zg;
-using zg::testing::contains;
-using zg::testing::end_of_own_test;
-using zg::testing::EndedTest;
-using zg::testing::message_of;
-using zg::testing::stall_timeout_s;
-using zg::testing::stall_variable;
-using zg::testing::start_own_test;
-using zg::testing::wait_until;
+using namespace zg::testing;
 
 namespace {
 
@@ -82,26 +75,16 @@ struct Exchange {
 
 /// The error of each rank, by rank; the exception of run_local itself is ignored. All ranks have a
 /// collective in step 4. `body` is the next step.
-std::vector<std::string> errors_in_step_5(
-    int ranks, const std::function<void(Communicator&, const Device&)>& body,
-    double timeout = 240) {
-  std::vector<std::string> errors(static_cast<size_t>(ranks));
-  const auto rank_body = [&](Communicator& comm, const Device& device) {
-    comm.set_step(4);
-    comm.wait(comm.barrier("end of step"));
-    comm.set_step(5);
-    try {
-      body(comm, device);
-    } catch (const std::exception& error) {
-      errors[static_cast<size_t>(comm.rank())] = error.what();
-      throw;
-    }
-  };
-  try {
-    run_local(ranks, rank_body, {.timeout_s = timeout});
-  } catch (const std::exception&) {
-  }
-  return errors;
+std::vector<std::string> errors_in_step_5(int ranks, const Body& body, double timeout = 240) {
+  return errors_of(
+      ranks,
+      [&](Communicator& comm, const Device& device) {
+        comm.set_step(4);
+        comm.wait(comm.barrier("end of step"));
+        comm.set_step(5);
+        body(comm, device);
+      },
+      timeout);
 }
 
 bool is_last(const Communicator& comm) { return comm.rank() + 1 == comm.size(); }

@@ -20,26 +20,6 @@ namespace {
 
 constexpr int chain_stages = 4;
 
-using Body = std::function<void(Communicator&, const Device&)>;
-
-/// The error of each rank, by rank.
-std::vector<std::string> errors_of(int ranks, const Body& body, double timeout = 240) {
-  std::vector<std::string> errors(static_cast<size_t>(ranks));
-  const auto rank_body = [&](Communicator& comm, const Device& device) {
-    try {
-      body(comm, device);
-    } catch (const std::exception& error) {
-      errors[static_cast<size_t>(comm.rank())] = error.what();
-      throw;
-    }
-  };
-  try {
-    run_local(ranks, rank_body, {.timeout_s = timeout});
-  } catch (const std::exception&) {
-  }
-  return errors;
-}
-
 /// The error of each stage of a pipeline (run_chain) in which stage `faulty` calls `fault` in step
 /// 5.
 std::vector<std::string> chain_errors(int faulty, const std::function<bool()>& fault,

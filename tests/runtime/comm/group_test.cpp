@@ -6,9 +6,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 
 using namespace zg;
-using zg::testing::add_floats;
-using zg::testing::expect;
-using zg::testing::message_of;
+using namespace zg::testing;
 
 namespace {
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,26 @@ namespace zg::testing {
 /// Ends the rank with an error: CHECK is for the main thread.
 inline void expect(bool holds, const std::string& what) {
   if (!holds) throw ShapeError(what);
+}
+
+using Body = std::function<void(Communicator&, const Device&)>;
+
+/// The error of each rank, by rank.
+inline std::vector<std::string> errors_of(int ranks, const Body& body, double timeout = 240) {
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  const auto rank_body = [&](Communicator& comm, const Device& device) {
+    try {
+      body(comm, device);
+    } catch (const std::exception& error) {
+      errors[static_cast<size_t>(comm.rank())] = error.what();
+      throw;
+    }
+  };
+  try {
+    run_local(ranks, rank_body, {.timeout_s = timeout});
+  } catch (const std::exception&) {
+  }
+  return errors;
 }
 
 /// The sum of a reduce_scatter, in f32.

@@ -9,9 +9,9 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/support/error_message.h"
 #include "tests/support/file_limit.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -154,8 +154,7 @@ TEST_CASE(
     fill_zero(file, device.compute());
     REQUIRE(truncate(unnamed_file_in(folder.path()).c_str(), size / 2) == 0);
     SwapTicket first = start_swap(file, memory), last = start_swap(file, memory);
-    CHECK_THROWS_WITH_AS(wait_for_swap(device, last), doctest::Contains("cannot be read"),
-                         FileError);
+    CHECK_ERROR(FileError, "cannot be read", wait_for_swap(device, last));
     CHECK_THROWS_AS(wait_for_swap(device, first), FileError);
     CHECK_THROWS_AS(copy(memory.flat(0, 5), file.flat(0, 5), device.compute()), FileError);
   }
@@ -170,9 +169,8 @@ TEST_CASE(
   fill_zero(file, device.compute());
   CHECK(std::filesystem::is_empty(folder.path()));
   damage(folder.path(), 9000);
-  CHECK_THROWS_WITH_AS(copy(file, memory, device.compute()),
-                       doctest::Contains("the block at byte 8192 is not what was written there"),
-                       FileError);
+  CHECK_ERROR(FileError, "the block at byte 8192 is not what was written there",
+              copy(file, memory, device.compute()));
   CHECK_THROWS_AS(copy(file.flat(0, 16), memory.flat(0, 16), device.compute()), FileError);
 }
 
@@ -190,9 +188,8 @@ TEST_CASE(
     // read first for the bytes around them.
     const Tensor from = reads ? file : memory.flat(0, 10);
     const Tensor to = reads ? memory : file.flat(8200, 10);
-    CHECK_THROWS_WITH_AS(copy(from, to, device.compute()),
-                         doctest::Contains("the block at byte 8192 is not what was written there"),
-                         FileError);
+    CHECK_ERROR(FileError, "the block at byte 8192 is not what was written there",
+                copy(from, to, device.compute()));
   }
 }
 
@@ -205,8 +202,8 @@ TEST_CASE("a drive that refuses a write causes a FileError, and later reads fail
                  memory = Tensor::empty({size}, DType::u8, device);
     fill_zero(file, device.compute());
     const FileLimit limit(size / 2);
-    CHECK_THROWS_WITH_AS(copy(memory, file, device.compute()),
-                         doctest::Contains("cannot be written: File too large"), FileError);
+    CHECK_ERROR(FileError, "cannot be written: File too large",
+                copy(memory, file, device.compute()));
     CHECK_THROWS_AS(copy(file.flat(0, 16), memory.flat(0, 16), device.compute()), FileError);
   }
 }
@@ -216,13 +213,10 @@ TEST_CASE(
   const TemporaryFolder folder;
   const Device device = device_on(folder.path());
   const Tensor kept = swapped_tensor(device, 4096);
-  CHECK_THROWS_WITH_AS(swapped_tensor(device, int64_t{1} << 50), doctest::Contains("has no room"),
-                       FileError);
+  CHECK_ERROR(FileError, "has no room", swapped_tensor(device, int64_t{1} << 50));
   CHECK(device.memory().live(Space::file) == 4096);
-  CHECK_THROWS_WITH_AS(swapped_tensor(device_on(folder / "none"), 1), doctest::Contains("none"),
-                       FileError);
-  CHECK_THROWS_WITH_AS(swapped_tensor(Device::cpu(), 1), doctest::Contains("--nvme-path"),
-                       ConfigError);
+  CHECK_ERROR(FileError, "none", swapped_tensor(device_on(folder / "none"), 1));
+  CHECK_ERROR(ConfigError, "--nvme-path", swapped_tensor(Device::cpu(), 1));
 }
 
 TEST_CASE("a meta device counts the same bytes swapped to and from a drive as a real device") {

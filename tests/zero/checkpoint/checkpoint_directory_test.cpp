@@ -145,9 +145,8 @@ TEST_CASE_FIXTURE(
   auto other = Folder::open(unfinished);
   REQUIRE(other.has_value());
   REQUIRE(other->lock());
-  const std::string error = message_of<FileError>(
-      [&] { zero::save_checkpoint(folder.path(), engine, info_with(engine, "1")); });
-  CHECK(contains(error, "create: " + unfinished + ": File exists"));
+  CHECK_ERROR(FileError, "create: " + unfinished + ": File exists",
+              zero::save_checkpoint(folder.path(), engine, info_with(engine, "1")));
   CHECK(std::filesystem::exists(unfinished));
   other.reset();
   zero::save_checkpoint(folder.path(), engine, info_with(engine, "1"));
