@@ -58,6 +58,7 @@ struct Loader {
     find(a.eventDestroy, "zeEventDestroy");
     find(a.eventHostSynchronize, "zeEventHostSynchronize");
     find(a.eventHostReset, "zeEventHostReset");
+    find(a.eventQueryStatus, "zeEventQueryStatus");
     find(a.eventQueryKernelTimestamp, "zeEventQueryKernelTimestamp");
     find(a.moduleCreate, "zeModuleCreate");
     find(a.moduleDestroy, "zeModuleDestroy");

@@ -42,6 +42,7 @@ struct Api {
   decltype(&::zeEventDestroy) eventDestroy;
   decltype(&::zeEventHostSynchronize) eventHostSynchronize;
   decltype(&::zeEventHostReset) eventHostReset;
+  decltype(&::zeEventQueryStatus) eventQueryStatus;
   decltype(&::zeEventQueryKernelTimestamp) eventQueryKernelTimestamp;
   decltype(&::zeModuleCreate) moduleCreate;
   decltype(&::zeModuleDestroy) moduleDestroy;

@@ -223,7 +223,10 @@ const Backend& backend() {
                                    .emulator_name = emulator_name,
                                    .reaches = reaches,
                                    .make_stream = make_stream,
-                                   .memory = make_memory};
+                                   .memory = make_memory,
+                                   .fetch = fetch,
+                                   .mark = mark,
+                                   .is_idle = is_idle};
   return present;
 }
 

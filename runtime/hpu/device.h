@@ -22,5 +22,9 @@ inline int memory_of(const void* address) { return position_of(address).memory; 
 
 std::unique_ptr<ArenaMemory> make_memory(int index, Space space);
 std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name);
+// See Backend.
+std::shared_ptr<const std::vector<std::byte>> fetch(Stream& stream, const void* from, size_t bytes);
+std::unique_ptr<StreamMark> mark(Stream& stream);
+bool is_idle(Stream& stream);
 
 }  // namespace zg::hpu

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,44 +11,69 @@
 
 namespace zg::hpu {
 
-/// An asynchronous immediate command list whose commands run in the order of the calls. Level Zero
-/// does not order them, so each command is followed by a barrier.
+/// The fault record that kernels write (kernels/hpu/tile.clh). op and name are addresses of string
+/// literals of the host; a kernel only copies them.
+struct Fault {
+  int64_t found, op, name, value, place, limit;
+};
+
+/// An event that several threads and queues may wait for, with host memory beside it that a command
+/// before the signal may write. Queues that signal it or wait for it keep it until the host has
+/// seen the end of these commands.
+struct SharedEvent {
+  ze_event_handle_t handle = nullptr;
+  Fault* fault = nullptr;     ///< what a command writes; its `found` is 0 before
+  uint64_t signalled_at = 0;  ///< the number of the command that signals it
+};
+std::shared_ptr<SharedEvent> take_event(ze_device_handle_t device);
+
+/// An asynchronous immediate command list whose commands run in the order of the calls. A driver
+/// that does not order them itself (flag IN_ORDER of specification 1.7) gets a barrier after each.
 class Queue {
  public:
-  explicit Queue(ze_device_handle_t device);
+  /// Copies on a copy engine, where the device has one, do not occupy the engines that compute.
+  enum class Engine { compute, copy };
+  explicit Queue(ze_device_handle_t device, Engine engine = Engine::compute);
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
   ze_device_handle_t device() const { return device_; }
-  /// Both ranges are device memory or memory of zeMemAllocHost.
+  /// Both ranges are device memory, pinned memory or memory of zeMemAllocHost.
   void copy(void* to, const void* from, size_t bytes);
   void fill_zero(void* to, size_t bytes);
   /// The kernel signals the event `done` when it ends. `done` may be null.
   void launch(ze_kernel_handle_t kernel, ze_group_count_t groups, const char* name,
               ze_event_handle_t done);
 
-  /// Blocks the host until all queued commands are done.
+  /// Queues the signal of the event, which take_event() returned.
+  const std::shared_ptr<SharedEvent>& signal(std::shared_ptr<SharedEvent> event);
+  std::shared_ptr<SharedEvent> signal() { return signal(take_event(device_)); }
+  /// Commands that are queued from now on run after the signal of the event.
+  void await(std::shared_ptr<SharedEvent> event);
+  /// Blocks the host until this queue has signalled the event.
+  void wait_for(const SharedEvent& event);
+  /// Blocks the host until all queued commands are done. Returns at once if an earlier wait has
+  /// seen their end.
   void wait();
-  /// Queues a signal that wait_for(point) waits for. There are two points, 0 and 1. A point must be
-  /// waited for before it is marked again.
-  void mark(int point);
-  void wait_for(int point);
+  bool is_waited_for() const { return appended_ == waited_for_; }
+  uint64_t appended() const { return appended_; }
 
  private:
-  static constexpr int points = 2;
-  void barrier(ze_event_handle_t event = nullptr);
-  ze_event_handle_t event(int point) const { return events_[point]; }
+  void append_barrier(ze_event_handle_t signals, ze_event_handle_t waits_for);
+  /// After a command: orders it before the next.
+  void end_command();
 
   const ze_device_handle_t device_;
   ze_command_list_handle_t list_ = nullptr;
-  ze_event_pool_handle_t pool_ = nullptr;
-  ze_event_handle_t events_[points + 1] = {};  // the last one belongs to wait()
-  bool marked_[points] = {};
+  bool is_ordered_ = true;
+  uint64_t appended_ = 0, waited_for_ = 0;  // numbers of commands
+  std::vector<std::shared_ptr<SharedEvent>> events_in_use_;
 };
 
 /// Host memory that the device can access. Copies between the device and ordinary memory of the
-/// process pass through it. It has two halves: one is filled while the other is copied.
+/// process pass through it. It has two halves: one is filled while the other is copied. Small
+/// copies lie one after the other in a half, so the host need not wait between them.
 class Staging {
  public:
   explicit Staging(Queue& queue) : queue_(queue) {}
@@ -63,10 +89,14 @@ class Staging {
  private:
   static constexpr size_t half_bytes = size_t{4} << 20;
   std::byte* half(int i);
+  /// Memory that the device does not use, in the current half or in the other one.
+  std::byte* next(size_t bytes);
 
   Queue& queue_;
   std::byte* memory_ = nullptr;  // allocated at first use
-  int next_ = 0;
+  int current_ = 0;
+  size_t used_ = 0;                       // bytes of the current half
+  std::shared_ptr<SharedEvent> done_[2];  // after it the device has finished with the half
 };
 
 /// The start and end times of kernels by the device's clock, for traces.

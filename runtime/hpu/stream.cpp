@@ -9,23 +9,30 @@
 #include "zerograd/runtime/hpu/device.h"
 #include "zerograd/runtime/hpu/module.h"
 #include "zerograd/runtime/hpu/queue.h"
+#include "zerograd/runtime/pending.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
 
-/// The fault record that kernels write (kernels/hpu/tile.clh). op and name are addresses of string
-/// literals of the host; a kernel only copies them.
-struct Fault {
-  int64_t found, op, name, value, place, limit;
-};
+[[noreturn]] void throw_fault(const Fault& fault) {
+  const auto text = [](int64_t address) {
+    return reinterpret_cast<const char*>(address);  // NOLINT: the kernel got it as a number
+  };
+  raise<ShapeError>("{}: {}[{}] is {}; expected {}", text(fault.op), text(fault.name), fault.place,
+                    fault.value,
+                    fault.limit >= 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0");
+}
 
 /// A stream: a Queue, staging memory for copies of ordinary host memory, and the stream's kernel
 /// handles.
 class HpuStream final : public DeviceStream {
  public:
   HpuStream(DeviceState& state, const char* name)
-      : DeviceStream(state, name), queue_(handle_of(state.index)), staging_(queue_) {}
+      : DeviceStream(state, name),
+        queue_(handle_of(state.index),
+               std::string_view(name) == "offload" ? Queue::Engine::copy : Queue::Engine::compute),
+        staging_(queue_) {}
   ~HpuStream() override {
     // The device must have finished before anything is destroyed. An error was reported earlier.
     try {
@@ -37,19 +44,45 @@ class HpuStream final : public DeviceStream {
   }
 
   void synchronize() override {
+    // If this throws, the values must not be delivered. So they are removed first.
+    const std::vector<Fetched> fetched = std::exchange(fetched_, {});
+    fetch_fault();
     queue_.wait();
     if (times_) times_->record(trace(), state_.trace_rank, name_);
-    if (!std::exchange(may_fault_, false)) return;
-    Fault fault;
-    staging_.to_host(&fault, fault_, sizeof fault);
-    if (!fault.found) return;
-    clear_fault();
-    const auto text = [](int64_t address) {
-      return reinterpret_cast<const char*>(address);  // NOLINT: the kernel got it as a number
-    };
-    raise<ShapeError>("{}: {}[{}] is {}; expected {}", text(fault.op), text(fault.name),
-                      fault.place, fault.value,
-                      fault.limit >= 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0");
+    const std::shared_ptr<SharedEvent> last = std::exchange(fetched_fault_, nullptr);
+    if (last && last->fault->found) {
+      const Fault fault = *last->fault;
+      clear_fault();
+      throw_fault(fault);
+    }
+    for (const Fetched& one : fetched)
+      std::memcpy(one.to->data(), one.staged->fault, one.to->size());
+  }
+
+  /// Queues a copy; synchronize() fills the result.
+  std::shared_ptr<const std::vector<std::byte>> fetch(const void* from, size_t bytes) {
+    // Until they arrive the bytes are those of a NaN.
+    auto to = std::make_shared<std::vector<std::byte>>(bytes, std::byte{0xff});
+    if (bytes > sizeof(Fault)) {
+      copy(to->data(), from, bytes);
+      return to;
+    }
+    fetched_.push_back({to, take_event(queue_.device())});
+    queue_.copy(fetched_.back().staged->fault, from, bytes);
+    return to;
+  }
+
+  /// The event at the end of the queued work, with the fault record as it is then.
+  std::shared_ptr<SharedEvent> mark() {
+    std::shared_ptr<SharedEvent> end = take_event(queue_.device());
+    if (may_fault_ || fetched_fault_) queue_.copy(end->fault, fault_, sizeof(Fault));
+    return queue_.signal(std::move(end));
+  }
+  void await(const std::shared_ptr<SharedEvent>& event) { queue_.await(event); }
+  bool is_idle() {
+    if (queue_.is_waited_for()) return true;
+    if (!end_ || end_->signalled_at != queue_.appended()) end_ = queue_.signal();
+    return api().eventQueryStatus(end_->handle) != ZE_RESULT_NOT_READY;
   }
 
   // If `to` is memory that no device can access, this returns only after the copy is done.
@@ -63,6 +96,7 @@ class HpuStream final : public DeviceStream {
     } else if (is_out_of_reach(from_memory) || is_out_of_reach(to_memory)) {
       copy_through_host(to, to_memory, from, from_memory, bytes);
     } else if (to_memory == process_memory) {
+      fetch_fault();  // so that synchronize() need not wait for it again
       staging_.to_host(to, from, bytes);
     } else {
       queue_.copy(to, from, bytes);
@@ -166,6 +200,19 @@ class HpuStream final : public DeviceStream {
     explicit PeerQueue(int index) : queue(handle_of(index)), staging(queue) {}
   };
 
+  /// `to` is shared with the PendingItem, which may be destroyed before the bytes have arrived.
+  struct Fetched {
+    std::shared_ptr<std::vector<std::byte>> to;
+    std::shared_ptr<SharedEvent> staged;  // only its memory is used
+  };
+
+  /// Queues the copy of the fault record that synchronize() reads.
+  void fetch_fault() {
+    if (!std::exchange(may_fault_, false)) return;
+    fetched_fault_ = take_event(queue_.device());
+    queue_.copy(fetched_fault_->fault, fault_, sizeof(Fault));
+  }
+
   void clear_fault() {
     const Fault none{};
     staging_.to_device(fault_, &none, sizeof none);
@@ -178,10 +225,38 @@ class HpuStream final : public DeviceStream {
   std::map<int, PeerQueue> peers_;
   void* fault_ = nullptr;
   bool may_fault_ = false;
+  std::vector<Fetched> fetched_;  // since the last wait
+  std::shared_ptr<SharedEvent> fetched_fault_;
+  std::shared_ptr<SharedEvent> end_;  // that is_idle() asks
   std::map<std::pair<const unsigned char*, std::string>, Kernel> kernels_;
 };
 
+/// A point in the work of a stream. It may outlive the stream.
+class EventMark final : public StreamMark {
+ public:
+  explicit EventMark(std::shared_ptr<SharedEvent> event) : event_(std::move(event)) {}
+  void wait() override {
+    check(api().eventHostSynchronize(event_->handle, UINT64_MAX), "synchronize");
+    if (event_->fault->found) throw_fault(*event_->fault);
+  }
+  void make_wait(Stream& stream) override { static_cast<HpuStream&>(stream).await(event_); }
+
+ private:
+  const std::shared_ptr<SharedEvent> event_;
+};
+
 }  // namespace
+
+std::shared_ptr<const std::vector<std::byte>> fetch(Stream& stream, const void* from,
+                                                    size_t bytes) {
+  return static_cast<HpuStream&>(stream).fetch(from, bytes);
+}
+
+std::unique_ptr<StreamMark> mark(Stream& stream) {
+  return std::make_unique<EventMark>(static_cast<HpuStream&>(stream).mark());
+}
+
+bool is_idle(Stream& stream) { return static_cast<HpuStream&>(stream).is_idle(); }
 
 std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name) {
   return std::make_unique<HpuStream>(state, name);

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "tests/accelerator/command_runs.h"
 #include "tests/support/scoped_variable.h"
 
@@ -52,6 +54,31 @@ TEST_CASE("only GPUs with memory of their own are taken for accelerators") {
 TEST_CASE("a run maps few chunks of device memory") {
   const ScopedVariable trace("ZE_TEST_DRIVER_TRACE", "1");
   CHECK(count_of(checked(zerograd(short_run)).error, "device 0: chunk ") <= 3);
+}
+
+TEST_CASE("a step waits for the device twice, and only these waits append a barrier") {
+  const ScopedVariable trace("ZE_TEST_DRIVER_TRACE", "1");
+  const auto counts = [](const char* steps) {
+    const std::string said =
+        checked(zerograd(sort_run + "--device hpu --batch-size 2 --steps " + steps)).error;
+    return std::array{count_of(said, "the host waits for an event"),
+                      count_of(said, "device 0: barrier")};
+  };
+  const auto three = counts("3"), five = counts("5");
+  // For the norm of the gradients, which decides about the update, and at the step's end.
+  CHECK(five[0] - three[0] == 2 * 2);
+  CHECK(five[1] - three[1] == 2 * 2);
+}
+
+TEST_CASE("copies of offloaded states run on the copy engine, where the device has one") {
+  const ScopedVariable trace("ZE_TEST_DRIVER_TRACE", "1");
+  const auto copies = [](const char* flags, const char* groups) {
+    const ScopedVariable engines("ZE_TEST_DRIVER_GROUPS", groups);
+    return count_of(checked(zerograd(short_run + flags)).error, "device 0, copy engine: copy");
+  };
+  CHECK(copies(" --cpu-offload", "2") > 10);
+  CHECK(copies(" --cpu-offload", "1") == 0);
+  CHECK(copies("", "2") == 0);
 }
 
 TEST_CASE("a driver without ordered lists or without a copy engine gives the same bits") {

@@ -55,7 +55,9 @@ void run(Lock& lock, const Candidate& candidate) {
   Command command = std::move(candidate.queue->commands[candidate.index]);
   candidate.queue->commands.erase(candidate.queue->commands.begin() +
                                   static_cast<std::ptrdiff_t>(candidate.index));
-  if (settings().trace) report("%s: %s", candidate.queue->device->name, command.what.c_str());
+  if (settings().trace)
+    report("%s%s: %s", candidate.queue->device->name,
+           candidate.queue->computes ? "" : ", copy engine", command.what.c_str());
   for (Event* event : command.waits) --event->waits;
   std::string error;
   const uint64_t start_ns = now_ns();
