@@ -161,22 +161,25 @@ Driver find_driver() {
   check(api().driverGet(&count, nullptr), "zeDriverGet");
   std::vector<ze_driver_handle_t> drivers(count);
   check(api().driverGet(&count, drivers.data()), "zeDriverGet");
-  std::string others;
+  std::string others, refused;
   for (ze_driver_handle_t driver : drivers) {
-    found.devices = devices_of(driver, others);
-    found.absence = "the Level Zero driver shows no GPU with memory of its own" +
-                    (others.empty() ? "" : ", only " + others);
-    if (found.devices.empty()) continue;
-    found.absence = objection(driver);
-    if (!found.absence.empty()) {
-      found.devices.clear();
-      break;
+    std::vector<ze_device_handle_t> devices = devices_of(driver, others);
+    if (devices.empty()) continue;
+    if (const std::string why = objection(driver); !why.empty()) {
+      refused = why;
+      continue;
     }
     const ze_context_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_CONTEXT_DESC};
     check(api().contextCreate(driver, &wanted, &found.context), "zeContextCreate");
     found.handle = driver;
-    break;
+    found.devices = std::move(devices);
+    found.absence.clear();
+    return found;
   }
+  if (count > 0)
+    found.absence = !refused.empty() ? refused
+                                     : "the Level Zero driver shows no GPU with memory of its own" +
+                                           (others.empty() ? "" : ", only " + others);
   return found;
 }
 
