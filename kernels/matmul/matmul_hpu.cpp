@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "zerograd/kernels/hpu/launch.h"
@@ -23,16 +24,38 @@ int32_t flags_of(const Matmul& m) {
          (m.activation == Activation::gelu_erf ? 8 : 0);
 }
 
-/// Launches the kernel `matmul` of a module; matmul.clh describes its arguments.
-void multiply(const Matmul& m, const Code& code, Stream& stream) {
-  const int64_t lda = m.lda ? m.lda : m.transpose_a ? m.M : m.K;
-  const int64_t ldb = m.ldb ? m.ldb : m.transpose_b ? m.K : m.N;
+int64_t lda_of(const Matmul& m) { return m.lda ? m.lda : m.transpose_a ? m.M : m.K; }
+int64_t ldb_of(const Matmul& m) { return m.ldb ? m.ldb : m.transpose_b ? m.K : m.N; }
+
+/// Launches a kernel of a module, with tiles of `rows` and `columns` of c; matmul.clh describes its
+/// arguments.
+void multiply(const Matmul& m, const Code& code, Stream& stream, const char* kernel = "matmul",
+              int64_t rows = tile, int64_t columns = tile) {
+  const int64_t lda = lda_of(m), ldb = ldb_of(m);
   const Long8 extents{m.M, m.N, m.K, m.ldc ? m.ldc : m.N, m.stride_c};
   const Long8 operands{m.stride_a, m.transpose_a ? 1 : lda, m.transpose_a ? lda : 1,
                        m.stride_b, m.transpose_b ? ldb : 1, m.transpose_b ? 1 : ldb};
-  launch(stream, code, "matmul", {groups_for(m.N, tile), groups_for(m.M, tile), m.batch}, m.a.raw(),
-         m.b.raw(), operands, m.c.raw(), m.pre_activation.raw(), m.bias.raw(), extents,
+  launch(stream, code, kernel, {groups_for(m.N, columns), groups_for(m.M, rows), m.batch},
+         m.a.raw(), m.b.raw(), operands, m.c.raw(), m.pre_activation.raw(), m.bias.raw(), extents,
          flags_of(m));
+}
+
+/// Multiplies bf16 by DPAS: large products by matmul_wide_tiles.cl, whose comments give its limits.
+void multiply_tiles(const Matmul& m, const char* variant, Stream& stream) {
+  const int64_t rows = 128, columns = variant == std::string_view("dpas8") ? 128 : 256;
+  if (m.M < rows || m.N < columns || m.K <= 32 || (m.transpose_a && m.transpose_b))
+    return multiply(m, module("matmul_tiles", m.a.dtype(), variant), stream);
+  // Elements that a work-item reads or stores together begin in the middle of a word if any of
+  // these is odd.
+  const auto address = [](const Tensor& t) { return reinterpret_cast<intptr_t>(t.raw()) / 2; };
+  const int64_t bits = lda_of(m) | ldb_of(m) | m.ldc | m.N | m.stride_a | m.stride_b | m.stride_c |
+                       (m.transpose_a ? m.M : m.K) | (m.transpose_b ? m.K : 0) | address(m.a) |
+                       address(m.b) | address(m.c);
+  const char* const kernels[] = {"along_k_n",     "along_k_k",     "along_m_n",
+                                 "odd_along_k_n", "odd_along_k_k", "odd_along_m_n"};
+  const int order = m.transpose_a ? 2 : m.transpose_b ? 1 : 0;
+  multiply(m, module("matmul_wide_tiles", m.a.dtype(), variant), stream,
+           kernels[bits % 2 * 3 + order], rows, columns);
 }
 
 /// Whether DPAS works on the device: multiplies small integers, so that the result is exact, with
@@ -49,8 +72,7 @@ bool dpas_works(int index, int lanes) try {
                        .M = M,
                        .N = N,
                        .K = K};
-  multiply(product, module("matmul_tiles", DType::bf16, lanes == 8 ? "dpas8" : "dpas16"),
-           device.compute());
+  multiply_tiles(product, lanes == 8 ? "dpas8" : "dpas16", device.compute());
   const std::vector<float> c = product.c.to_host<float>();
   for (int64_t m = 0; m < M; ++m)
     for (int64_t n = 0; n < N; ++n) {
@@ -86,7 +108,7 @@ void matmul(const Matmul& m, Workspace workspace, Stream& stream) {
   const Variant variant = variant_of(stream);
   const DType dtype = m.a.dtype();
   if (variant == Variant::dpas && dtype == DType::bf16)
-    multiply(m, module("matmul_tiles", dtype, dpas_variant(stream)), stream);
+    multiply_tiles(m, dpas_variant(stream), stream);
   else
     multiply(m, module("matmul", dtype, variant == Variant::portable ? "" : "sg16"), stream);
 }

@@ -50,8 +50,9 @@ class GuardedSlot {
 // Guards wait after each call, so tests of queues, ranks and engines do not use them.
 bool is_of_kernels(const std::filesystem::path& file) {
   const std::set<std::string> others = {"attention_bits_test.cpp", "hopper_test.cpp",
-                                        "matmul_tiles_test.cpp",   "norm_widths_test.cpp",
-                                        "tensor_core_test.cpp",    "variant_test.cpp"};
+                                        "matmul_tiles_test.cpp",   "matmul_wide_tiles_test.cpp",
+                                        "norm_widths_test.cpp",    "tensor_core_test.cpp",
+                                        "variant_test.cpp"};
   const bool in_kernels = file.string().find("tests/kernels/") != std::string::npos;
   return in_kernels || others.count(file.filename().string()) > 0;
 }

@@ -1,6 +1,16 @@
 // Kernels for planted.cpp. Most are wrong only with certain arguments or sizes.
 #ifdef ZG_SUB_GROUPS
 
+uint8 __attribute__((overloadable)) intel_sub_group_block_read8(__local const uint* from);
+
+__kernel __attribute__((intel_reqd_sub_group_size(ZG_SUB_GROUPS))) void block(__global uint* out,
+                                                                              int first,
+                                                                              int of_lane) {
+  __local uint shared[256] __attribute__((aligned(16)));
+  out[get_global_id(0)] =
+      intel_sub_group_block_read8(shared + first + of_lane * (int)get_local_id(0)).s0;
+}
+
 __kernel __attribute__((intel_reqd_sub_group_size(ZG_SUB_GROUPS))) void divergent_sub_group(
     __global float* out) {
   float x = (float)get_local_id(0);

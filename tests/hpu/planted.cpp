@@ -124,6 +124,13 @@ void divergent_sub_group(Case& c) {
   c.l0.wait();
 }
 
+void block(Case& c, int first, int of_lane) {
+  launch(c.l0, c.l0.kernel(c.l0.module("planted.sg16"), "block"), 1, 16, c.a, first, of_lane);
+  c.l0.wait();
+}
+void unaligned_block(Case& c) { block(c, 2, 0); }
+void scattered_block(Case& c) { block(c, 0, 4); }
+
 void missing_local_barrier(Case& c) {
   launch(c.l0, c.l0.kernel(c.module, "missing_local_barrier"), 1, 32, c.a);
   for (const float v : c.l0.download(reinterpret_cast<const float*>(c.a), 32)) {
@@ -311,6 +318,8 @@ const std::map<std::string, void (*)(Case&)> bugs{
     {"event_reset_too_early", event_reset_too_early},
     {"divergent_barrier", divergent_barrier},
     {"divergent_sub_group", divergent_sub_group},
+    {"unaligned_block", unaligned_block},
+    {"scattered_block", scattered_block},
     {"missing_local_barrier", missing_local_barrier},
     {"wrong_size", wrong_size},
     {"wrong_index", wrong_index},

@@ -78,6 +78,25 @@ TEST_CASE("sub-groups of a work-group may take different branches") {
   }
 }
 
+TEST_CASE("block reads give each lane the elements that lie one sub-group apart") {
+  LevelZero l0;
+  const uint32_t size = smallest(l0);
+  const auto kernel =
+      l0.kernel(l0.module(("sub_groups.sg" + std::to_string(size)).c_str()), "blocks");
+  uint32_t* const out = static_cast<uint32_t*>(l0.allocate(16 * size * sizeof(uint32_t)));
+  for (const int at : {0, 3}) {
+    launch(l0, kernel, 1, size, out, at);
+    const std::vector<uint32_t> got = l0.download(out, 16 * size);
+    const auto first = static_cast<uint32_t>(4 * at);
+    for (uint32_t i = 0; i < 8; ++i)
+      for (uint32_t lane = 0; lane < size; ++lane) {
+        INFO("element ", i, " of lane ", lane, ", from word ", first);
+        CHECK(got[i * size + lane] == (first + i * size + lane) * 0x10001);
+        CHECK(got[(8 + i) * size + lane] == first + (i * size + lane) / 2);
+      }
+  }
+}
+
 TEST_CASE("the DPAS product of bf16 tiles equals the product of the matrices") {
   LevelZero l0;
   const uint32_t size = smallest(l0);  // also columns of the tile

@@ -22,6 +22,20 @@ ZG_FROM_LANE(int8, intel_sub_group_shuffle, n)
 ZG_FROM_LANE(float8, intel_sub_group_shuffle, n)
 ZG_FROM_LANE(float8, intel_sub_group_shuffle_xor, zg_item->lane ^ n)
 
+// Block reads: element i of a lane is the i-th of those that lie one sub-group apart.
+#define ZG_BLOCK_READ(type, element, name)                                                    \
+  type ZG_OVERLOAD name(const __local element* from) {                                        \
+    const void* const values = ZG_MEET(const __local element*, from, #name);                  \
+    if (ZG_OF_LANE(const __local element*, values, 0) != from)                                \
+      zg_fault(#name " from different addresses in a sub-group");                             \
+    if ((ulong)from % 16) zg_fault(#name " from an address that is not a multiple of 16 bytes"); \
+    type result;                                                                              \
+    for (uint i = 0; i < 8; ++i) result[i] = from[i * zg_item->lanes + zg_item->lane];        \
+    return result;                                                                            \
+  }
+ZG_BLOCK_READ(ushort8, ushort, intel_sub_group_block_read_us8)
+ZG_BLOCK_READ(uint8, uint, intel_sub_group_block_read8)
+
 // Tile products: acc[m] of lane n is C[m][n]. b[k / 2] of lane n holds B[k][n], in its lower half
 // for even k. Row m of A is distributed over the lanes. With 16 lanes A[m][k] is a[m] of lane k.
 // With 8 lanes it is one half of a[m] of lane k / 2.
