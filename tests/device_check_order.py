@@ -127,7 +127,7 @@ esac
 """
 SMI = r"""#!/bin/sh
 echo "nvidia-smi $*" >> "$CALLS"
-case "$*" in *name*) echo "GPU, 580.1" ;; *) echo "1980, 2619, 640.2, 55, 99" ;; esac
+case "$*" in *name*) echo "GPU, 580.1" ;; *) echo "1980, 2619, 640.2, 55, [N/A]" ;; esac
 """
 NCU = r"""#!/bin/sh
 echo "ncu $*" >> "$CALLS"

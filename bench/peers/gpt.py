@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-SIZES = {"gpt-nano": (3, 3, 48), "gpt-mini": (6, 6, 192), "gpt2": (12, 12, 768)}
+SIZES = {"gpt-nano": (3, 3, 48), "gpt-mini": (6, 6, 192), "gpt2": (12, 12, 768), "gpt2-xl": (48, 25, 1600)}
 
 
 class Block(nn.Module):

@@ -141,37 +141,32 @@ class Bench:
         yield f"adamw {parameters} f32", adamw
 
     def steps(self):
-        """Training steps of bench/peers/gpt.py, of 16 x 1024 tokens: as they are, then compiled."""
+        """Training steps of bench/peers/gpt.py: as they are, then compiled."""
         import gpt
-        size = {"model": "gpt-nano", "vocab_size": 65, "block_size": 8, "gelu": "tanh"}
-        batch = 2
-        if not self.rehearses:
-            size = {"model": "gpt2", "vocab_size": 50257, "block_size": 1024, "gelu": "tanh"}
-            batch = 16
 
-        def make(compiled):
+        def make(model, batch, block_size, vocabulary, compiled):
             torch.set_default_device(self.device)
             torch.set_float32_matmul_precision("high")
-            model = gpt.GPT(argparse.Namespace(**size))
-            optimizer = gpt.optimizer_of(model)
-            forward = torch.compile(model) if compiled else model
-            ids, targets = (torch.randint(size["vocab_size"], (batch, size["block_size"]))
-                            for _ in range(2))
+            flags = {"model": model, "vocab_size": vocabulary, "block_size": block_size, "gelu": "tanh"}
+            module = gpt.GPT(argparse.Namespace(**flags))
+            optimizer = gpt.optimizer_of(module)
+            forward = torch.compile(module) if compiled else module
+            ids, targets = (torch.randint(vocabulary, (batch, block_size)) for _ in range(2))
 
             def step():
                 with torch.autocast(self.device, dtype=torch.bfloat16):
                     loss = forward(ids, targets)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
                 optimizer.step()
 
             return step
 
-        shape = f"{size['model']} B{batch} T{size['block_size']} bf16"
-        yield f"step {shape}", lambda: make(False)
-        if not self.rehearses:
-            yield f"step, torch.compile {shape}", lambda: make(True)
+        sizes = [("gpt2", 16, 1024, 50257, False), ("gpt2-xl", 8, 1024, 50257, False), ("gpt2", 16, 1024, 50257, True)]
+        for model, batch, block_size, vocabulary, compiled in [("gpt-nano", 2, 8, 65, False)] if self.rehearses else sizes:
+            yield (f"step{', torch.compile' if compiled else ''} {model} B{batch} T{block_size} bf16",
+                   lambda of=(model, batch, block_size, vocabulary, compiled): make(*of))
 
 
 def main():

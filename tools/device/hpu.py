@@ -39,7 +39,7 @@ class Hpu(Steps):
         return "; ".join(words)
 
     def may_differ(self, name):
-        return "on the host" in name and "not correctly rounded" in str(self.record["device"])
+        return "on the host" in name and "not correctly rounded" in self.record["device"]
 
     def built_in_functions(self):
         """OpenCL's functions, sub-groups and DPAS, without the library."""

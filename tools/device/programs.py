@@ -2,6 +2,7 @@
 clocks of a GPU meanwhile. No process of theirs is left running."""
 import os
 import pathlib
+import re
 import shutil
 import signal
 import statistics
@@ -101,7 +102,6 @@ class Deadline:
             raise Failed(f"{ended.name}: {status_text(ended.status)}: {ended.last_words()}")
         return ended.text
 
-
     def no_end(self):
         return f"had not ended after {self.limit} s, or at the end of its step"
 
@@ -119,8 +119,9 @@ class Clocks(threading.Thread):
                 said = subprocess.run([tool("nvidia-smi"), f"--query-gpu={','.join(self.query)}",
                                        "--format=csv,noheader,nounits", "--id=0"], capture_output=True, text=True,
                                       timeout=10, check=True).stdout
-                self.rows.append([time.monotonic() - self.began, *map(float, said.split(","))])
-            except (Skipped, OSError, ValueError, subprocess.SubprocessError):
+                values = [float(part) if re.fullmatch(r" *[0-9.]+\n?", part) else 0.0 for part in said.split(",")]  # or [N/A]
+                self.rows.append([time.monotonic() - self.began, *values])
+            except (Skipped, OSError, subprocess.SubprocessError):
                 return  # the table has no clocks then
 
     def since(self, moment):
