@@ -111,7 +111,8 @@ class Clocks(threading.Thread):
 
     def __init__(self, query):
         super().__init__(daemon=True)
-        self.query, self.rows, self.began, self.over = query, [], time.monotonic(), threading.Event()
+        self.query, self.rows, self.told = query, [], 0
+        self.began, self.over = time.monotonic(), threading.Event()
 
     def run(self):
         while not self.over.wait(2 if self.rows else 0):
@@ -124,9 +125,10 @@ class Clocks(threading.Thread):
             except (Skipped, OSError, subprocess.SubprocessError):
                 return  # the table has no clocks then
 
-    def since(self, moment):
-        """Median and least of the first value and the largest of the third, in words, of the rows since then."""
-        rows = [row for row in self.rows if row[0] >= moment - self.began]
+    def latest(self):
+        """Median and least of the first value and the largest of the third, in words, of the rows since the last call."""
+        rows = self.rows[self.told:]  # the thread may add more meanwhile
+        self.told += len(rows)
         if not rows:
             return ""
         first = [row[1] for row in rows]
