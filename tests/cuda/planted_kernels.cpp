@@ -22,15 +22,19 @@ using namespace zg;
 constexpr int group = cuda::warpgroup_threads;
 constexpr size_t shared_bytes = 24 << 10;
 
+void print_largest(const Tensor& out) {
+  const std::vector<float> values = out.to_host<float>();
+  std::printf("no report; the largest result is %g\n",
+              static_cast<double>(*std::max_element(values.begin(), values.end())));
+}
+
 /// Runs one block of the kernel and prints its outputs' largest value.
 void run(void (*kernel)(float*), int threads = group) {
   const Device device = Device::cuda();
   const Tensor out = Tensor::zeros({threads}, DType::f32, device);
   cuda::launch("planted", kernel, {dim3(1), dim3(static_cast<unsigned>(threads)), shared_bytes},
                device.compute(), out.data<float>());
-  const std::vector<float> values = out.to_host<float>();
-  std::printf("no report; the largest result is %g\n",
-              static_cast<double>(*std::max_element(values.begin(), values.end())));
+  print_largest(out);
 }
 
 // --- registers of wgmma ---
@@ -118,44 +122,90 @@ __global__ void product_of_ordinary_writes(float* out) {
   out[threadIdx.x] = d[0][0];
 }
 
-/// Runs a kernel with a tensor map of 8 rows of 64 elements. The mbarrier is at byte 1024.
+constexpr int box_bytes = 2048;
+
+/// Runs a kernel with a tensor map of 16 rows of 64 ones, of which a box has all. The mbarrier
+/// follows the box. Prints the outputs' largest value.
 void run_box(void (*kernel)(CUtensorMap, float*)) {
   const Device device = Device::cuda();
-  const Tensor x = Tensor::full({8, 64}, 1.0, DType::bf16, device);
+  const Tensor x = Tensor::full({16, 64}, 1.0, DType::bf16, device);
   const Tensor out = Tensor::zeros({group}, DType::f32, device);
-  const cuuint64_t extents[4] = {64, 8, 1, 1}, strides[3] = {128, 1024, 1024};
-  const cuuint32_t box[4] = {64, 8, 1, 1}, steps[4] = {1, 1, 1, 1};
+  const cuuint64_t extents[4] = {64, 16, 1, 1}, strides[3] = {128, box_bytes, box_bytes};
+  const cuuint32_t box[4] = {64, 16, 1, 1}, steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
   cuda::check(cuda::encode_tensor_map()(
                   &map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, x.raw(), extents, strides, box, steps,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
               "planted");
-  cuda::launch("planted", kernel, {dim3(1), dim3(group), 1032}, device.compute(), map,
+  cuda::launch("planted", kernel, {dim3(1), dim3(group), box_bytes + 8}, device.compute(), map,
                out.data<float>());
-  device.compute().synchronize();
+  print_largest(out);
 }
 
 __global__ void box_over_ordinary_writes(CUtensorMap map, float*) {
-  const cuda::SharedAddress place = cuda::dynamic_address(), barrier = place + 1024;
+  const cuda::SharedAddress place = cuda::dynamic_address(), barrier = place + box_bytes;
   if (threadIdx.x != 0) return;
   cuda::dynamic_shared<float>()[0] = 1.0f;
   cuda::init_barrier(barrier, 1);
   cuda::fence_barrier_init();
-  cuda::arrive_expecting(barrier, 1024);
+  cuda::arrive_expecting(barrier, box_bytes);
   cuda::copy_box(place, map, 0, 0, 0, 0, barrier);
 }
 
 __global__ void barrier_init_without_fence(CUtensorMap map, float*) {
-  const cuda::SharedAddress barrier = cuda::dynamic_address() + 1024;
+  const cuda::SharedAddress barrier = cuda::dynamic_address() + box_bytes;
   if (threadIdx.x != 0) return;
   cuda::init_barrier(barrier, 1);
-  cuda::arrive_expecting(barrier, 1024);
+  cuda::arrive_expecting(barrier, box_bytes);
   cuda::copy_box(cuda::dynamic_address(), map, 0, 0, 0, 0, barrier);
 }
 
 __global__ void barrier_without_init(CUtensorMap, float*) {
-  cuda::arrive(cuda::dynamic_address() + 1024);
+  cuda::arrive(cuda::dynamic_address() + box_bytes);
+}
+
+/// One thread copies the box `boxes` times to the first bytes: ones, then rows behind the tensor's
+/// last, which are 0. All threads wait.
+__device__ cuda::SharedAddress copy_boxes(const CUtensorMap& map, int boxes) {
+  const cuda::SharedAddress place = cuda::dynamic_address(), barrier = place + box_bytes;
+  if (threadIdx.x == 0) {
+    cuda::init_barrier(barrier, 1);
+    cuda::fence_barrier_init();
+    cuda::arrive_expecting(barrier, static_cast<unsigned>(boxes) * box_bytes);
+    for (int box = 0; box < boxes; ++box) cuda::copy_box(place, map, 0, 16 * box, 0, 0, barrier);
+  }
+  __syncthreads();
+  return barrier;
+}
+
+/// wgmma may read its matrix as soon as it is issued.
+template <bool waits_first>
+__global__ void product_of_a_copy(CUtensorMap map, float* out) {
+  const cuda::SharedAddress barrier = copy_boxes(map, 1);
+  if (waits_first) cuda::wait_for_phase(barrier, 0);
+  const uint32_t ones = cuda::pack<bf16>(1.0f, 1.0f);
+  uint32_t a[1][4] = {{ones, ones, ones, ones}};
+  float d[8][4] = {};
+  cuda::begin_products(d, a);
+  cuda::multiply_warpgroup<bf16>(d, a[0], first_matrix());
+  cuda::commit_products();
+  cuda::wait_for_phase(barrier, 0);
+  cuda::wait_for_products<0>();
+  out[threadIdx.x] = d[0][0];
+}
+
+/// Copies arrive in any order.
+__global__ void two_boxes_to_one_place(CUtensorMap map, float* out) {
+  cuda::wait_for_phase(copy_boxes(map, 2), 0);
+  out[threadIdx.x] = static_cast<float>(cuda::dynamic_shared<bf16>()[threadIdx.x]);
+}
+
+__global__ void too_many_bytes(CUtensorMap, float*) {
+  const cuda::SharedAddress barrier = cuda::dynamic_address() + box_bytes;
+  if (threadIdx.x != 0) return;
+  cuda::init_barrier(barrier, 1);
+  cuda::arrive_expecting(barrier, 1 << 20);
 }
 
 /// Attention in one block, with a head of 64, of whose copies one is lost. Forward has three steps
@@ -225,6 +275,25 @@ void result_by_block_order() {
   }
   if (last[1] != last[0] || last[2] != last[0])
     std::printf("the result depends on the order of blocks\n");
+}
+
+/// Each block adds to what it has read before a barrier. Blocks that run at once lose a sum.
+__global__ void sum_over_blocks(float* out) {
+  const float before = *out;
+  __syncthreads();
+  if (threadIdx.x == 0) *out = before + 1.0f;
+}
+
+void sum_of_blocks_at_once() {
+  const Device device = Device::cuda();
+  for (uint64_t seed = 0; seed <= 3; ++seed) {
+    emulator::set_schedule(seed);
+    const Tensor out = Tensor::zeros({1}, DType::f32, device);
+    cuda::launch("planted", sum_over_blocks, {dim3(4), dim3(64)}, device.compute(),
+                 out.data<float>());
+    std::printf("%g ", static_cast<double>(out.to_host<float>()[0]));
+  }
+  std::printf("\n");
 }
 
 /// Largest distance of f from the host's function in double, in steps of f32.
@@ -299,6 +368,11 @@ int main(int count, char** arguments) {
       {"box_over_ordinary_writes", [] { run_box(box_over_ordinary_writes); }},
       {"barrier_init_without_fence", [] { run_box(barrier_init_without_fence); }},
       {"barrier_without_init", [] { run_box(barrier_without_init); }},
+      {"product_before_its_copy", [] { run_box(product_of_a_copy<false>); }},
+      {"product_after_its_copy", [] { run_box(product_of_a_copy<true>); }},
+      {"two_boxes_to_one_place", [] { run_box(two_boxes_to_one_place); }},
+      {"too_many_bytes", [] { run_box(too_many_bytes); }},
+      {"sum_of_blocks_at_once", sum_of_blocks_at_once},
       {"result_by_block_order", result_by_block_order},
       {"steps_of_functions", steps_of_functions},
       {"sum_of_unlike_terms", [] { run(sum_of_unlike_terms, 32); }}};

@@ -170,10 +170,7 @@ TEST_CASE("pairs of attention are counted by a formula, which equals the count o
                 const int64_t before = t + offset - key;
                 pairs += (!causal || before >= 0) && (window == 0 || before < window) ? 1 : 0;
               }
-            CAPTURE(T);
-            CAPTURE(keys);
-            CAPTURE(offset);
-            CAPTURE(window);
+            INFO("T ", T, ", keys ", keys, ", offset ", offset, ", window ", window);
             CHECK(
                 visible_pairs(
                     {.T = T, .keys = keys, .offset = offset, .causal = causal, .window = window}) ==

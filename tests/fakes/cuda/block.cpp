@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "tests/fakes/cuda/precision.h"
@@ -30,6 +32,33 @@ constexpr unsigned registers_of_block = 65536, most_registers = 256;  // per blo
 
 std::atomic<uint64_t> schedule_seed{0};
 
+/// Two blocks that run in turns, each on a system thread of its own. Shared arrays are one for each
+/// system thread, and AddressSanitizer has one of each.
+struct Turns {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int turn = 0;
+  bool over[2] = {};
+  int changes = 300;  ///< that are left, because each takes microseconds
+
+  void wait_for(int mine) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return turn == mine || over[1 - mine]; });
+  }
+  void pass(int mine, bool ends = false) {
+    {
+      const std::lock_guard lock(mutex);
+      if (over[1 - mine]) return;
+      over[mine] = ends;
+      turn = 1 - mine;
+    }
+    changed.notify_all();
+    if (!ends) wait_for(mine);
+  }
+};
+thread_local Turns* turns = nullptr;  // of this thread's block; null: it runs alone
+thread_local int my_turn = 0;
+
 std::string place_of(const Block& block) {
   return "block " + std::to_string(block.index.x) + "," + std::to_string(block.index.y) + "," +
          std::to_string(block.index.z) + " of " + block.kernel;
@@ -44,6 +73,10 @@ uint64_t next_random(uint64_t& state) {
 
 /// The next thread to run after `from`: its own warp first, then the others in order.
 Thread* pick(Block& block, unsigned from) {
+  if (turns && next_random(block.random) % 4 == 0 && turns->changes > 0) {
+    --turns->changes;
+    turns->pass(my_turn);
+  }
   unsigned warp = from / warp_lanes, lane = from % warp_lanes;
   const auto warps = static_cast<unsigned>(block.warps.size());
   if (block.random) {
@@ -343,6 +376,12 @@ void finish_copies(unsigned newer_groups) {
 
 void set_schedule(uint64_t seed) { schedule_seed = seed; }
 
+bool by_chance(unsigned calls) {
+  const TsanIgnored ignored;
+  uint64_t& random = current->block->random;
+  return random && (next_random(random) >> 30) % calls == 0;
+}
+
 bool run_grid(const char* kernel, Extent grid, Extent extent, size_t shared_bytes,
               const std::function<void()>& body, int registers) {
 #ifdef __SANITIZE_ADDRESS__
@@ -357,36 +396,61 @@ bool run_grid(const char* kernel, Extent grid, Extent extent, size_t shared_byte
   if (shared_bytes > most_shared)
     die(std::string(kernel) + ": " + std::to_string(shared_bytes) +
         " bytes of shared memory; expected at most " + std::to_string(most_shared));
+  const auto prepare = [&](Block& block) {
+    block.kernel = kernel;
+    block.grid = grid;
+    block.threads_extent = extent;
+    block.threads.resize(threads);
+    block.warps.resize((threads + warp_lanes - 1) / warp_lanes);
+    if (threads % warpgroup_threads == 0) block.groups.resize(threads / warpgroup_threads);
+    block.memory.resize(shared_bytes + 2 * shared_alignment);
+    const auto address = reinterpret_cast<uintptr_t>(block.memory.data());
+    block.shared = reinterpret_cast<std::byte*>((address + shared_alignment - 1) /
+                                                shared_alignment * shared_alignment);
+    block.shared_bytes = shared_bytes;
+    // As nvcc bounds registers for __launch_bounds__(threads), which setmaxnreg needs.
+    const auto bound = registers_of_block / static_cast<unsigned>(threads) / 8 * 8;
+    block.registers =
+        registers > 0 ? static_cast<unsigned>(registers) : std::min(bound, most_registers);
+    block.body = body;
+  };
   Block block;
-  block.kernel = kernel;
-  block.grid = grid;
-  block.threads_extent = extent;
-  block.threads.resize(threads);
-  block.warps.resize((threads + warp_lanes - 1) / warp_lanes);
-  if (threads % warpgroup_threads == 0) block.groups.resize(threads / warpgroup_threads);
-  block.memory.resize(shared_bytes + 2 * shared_alignment);
-  const auto address = reinterpret_cast<uintptr_t>(block.memory.data());
-  block.shared = reinterpret_cast<std::byte*>((address + shared_alignment - 1) / shared_alignment *
-                                              shared_alignment);
-  block.shared_bytes = shared_bytes;
-  // As nvcc bounds registers for __launch_bounds__(threads), which setmaxnreg needs.
-  const auto bound = registers_of_block / static_cast<unsigned>(threads) / 8 * 8;
-  block.registers =
-      registers > 0 ? static_cast<unsigned>(registers) : std::min(bound, most_registers);
-  block.body = body;
+  prepare(block);
 #ifdef __SANITIZE_ADDRESS__
   std::byte* const behind = block.shared + shared_bytes;
   __asan_poison_memory_region(
       behind, static_cast<size_t>(block.memory.data() + block.memory.size() - behind));
 #endif
   const uint64_t seed = schedule_seed ? schedule_seed.load() : environment_seed();
-  for (const uint64_t i : order_of_blocks(seed, uint64_t{grid.x} * grid.y * grid.z)) {
-    block.index = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
-                   static_cast<unsigned>(i / (uint64_t{grid.x} * grid.y))};
-    block.random = seed ? mixed(seed, i) | 1 : 0;
-    run_block(block);
-    if (block.trapped) break;
+  const std::vector<uint64_t> order = order_of_blocks(seed, uint64_t{grid.x} * grid.y * grid.z);
+  const auto run = [&](Block& one, uint64_t i) {
+    one.index = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
+                 static_cast<unsigned>(i / (uint64_t{grid.x} * grid.y))};
+    one.random = seed ? mixed(seed, i) | 1 : 0;
+    run_block(one);
+  };
+  size_t next = 0;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  constexpr size_t most_in_turns = 4;
+  for (; seed && next + 1 < order.size() && next < most_in_turns && !block.trapped; next += 2) {
+    Turns pair;
+    Block other;
+    prepare(other);
+    const auto run_in_turns = [&](Block& one, int mine) {
+      turns = &pair;
+      my_turn = mine;
+      pair.wait_for(mine);
+      run(one, order[next + static_cast<size_t>(mine)]);
+      pair.pass(mine, /*ends=*/true);
+      turns = nullptr;
+    };
+    std::thread second([&] { run_in_turns(other, 1); });
+    run_in_turns(block, 0);
+    second.join();
+    block.trapped = block.trapped || other.trapped;
   }
+#endif
+  for (; next < order.size() && !block.trapped; ++next) run(block, order[next]);
 #ifdef __SANITIZE_ADDRESS__
   __asan_unpoison_memory_region(block.memory.data(), block.memory.size());
 #endif

@@ -12,7 +12,8 @@
 
 // The emulator of CUDA kernels. It runs a block on one system thread, with one fiber for each CUDA
 // thread; the fibers take turns, warp by warp. A seed (set_schedule(), ZG_EMULATOR_SEED) shuffles
-// the order of threads and of blocks, which the programming model leaves open. If a kernel does
+// the order of threads and of blocks, which the programming model leaves open, and the first blocks
+// of a grid run two at a time, in turns. If a kernel does
 // what the programming model forbids, the process ends with a message that names the kernel, the
 // block and the thread.
 namespace zg::emulator {
@@ -37,11 +38,13 @@ struct PendingCopy {
   unsigned bytes, zeros, group;
 };
 
-/// One thread's share of a pending wgmma. It is computed when the warpgroup waits for it.
+/// One thread's share of a pending wgmma. It is computed when the warpgroup waits for it; with a
+/// seed perhaps when it is committed.
 struct PendingProduct {
   uint32_t* d;
   ProductOperands operands;
   unsigned fences, commit;
+  bool done = false;
 };
 
 /// Registers that pending products use, and the values that the products see there.
@@ -155,6 +158,9 @@ void yield();
 [[noreturn]] void trap();
 /// Performs the thread's copies of all committed groups except the newest `newer_groups`.
 void finish_copies(unsigned newer_groups);
+
+/// With a seed: true once in so many calls. Without one: false.
+bool by_chance(unsigned calls);
 
 /// Sets the seed that shuffles the order of threads and blocks; 0: that of the environment, with
 /// which the order is the usual one if it is 0 too.

@@ -32,6 +32,9 @@ void write(void* barrier, Phase phase) {
     phase.parity = phase.parity ^ 1u;
     phase.missing = phase.arrivals;
   }
+  constexpr int32_t most_bytes = (1 << 20) - 1;
+  if (phase.bytes > most_bytes || phase.bytes < -most_bytes)
+    die("mbarrier: more than 2^20 - 1 bytes in a phase");
   std::memcpy(barrier, &phase, sizeof phase);
 }
 
@@ -88,29 +91,55 @@ void write_box(const PendingBox& box) {
         }
 }
 
-/// Takes the first box that the barrier waits for, if there is one.
-bool take_box(const void* barrier, PendingBox& box) {
-  const TsanIgnored ignored;
-  std::vector<PendingBox>& boxes = current->block->boxes;
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    if (boxes[i].barrier != barrier) continue;
-    box = boxes[i];
-    boxes.erase(boxes.begin() + static_cast<std::ptrdiff_t>(i));
-    return true;
-  }
-  return false;
+/// A box has arrived, the last operation of TMA.
+void finish_box(const PendingBox& box) {
+  acquire(box.barrier);
+  write_box(box);
+  release(box.barrier);
+  Phase phase = read(box.barrier);
+  phase.bytes -= static_cast<int32_t>(box.bytes);
+  write(box.barrier, phase);
 }
 
-bool write_next_box(void* barrier) {
+/// A pending box, of this barrier unless it is null. Without a seed the first one, with a seed any.
+/// Null: there is none.
+PendingBox* find_box(const void* barrier) {
+  const TsanIgnored ignored;
+  PendingBox* chosen = nullptr;
+  for (PendingBox& box : current->block->boxes)
+    if ((!barrier || box.barrier == barrier) && (!chosen || by_chance(2))) chosen = &box;
+  return chosen;
+}
+
+/// Takes the box out of the list.
+void receive(PendingBox* chosen) {
   PendingBox box;
-  if (!take_box(barrier, box)) return false;
-  acquire(barrier);
-  write_box(box);
-  release(barrier);
-  Phase phase = read(barrier);
-  phase.bytes -= static_cast<int32_t>(box.bytes);
-  write(barrier, phase);
+  {
+    const TsanIgnored ignored;
+    box = *chosen;
+    std::vector<PendingBox>& boxes = current->block->boxes;
+    boxes.erase(boxes.begin() + (chosen - boxes.data()));
+  }
+  finish_box(box);
+}
+
+/// One look of a thread that waits for the barrier. False: no box is on its way.
+bool look_for_box(const void* barrier) {
+  PendingBox* const box = find_box(barrier);
+  if (!box) return false;
+  if (box->looks > 0) {
+    --box->looks;
+    yield();
+  } else {
+    receive(box);
+  }
   return true;
+}
+
+/// With a seed a box may arrive at any time, not only when a thread waits for it.
+void perhaps_receive() {
+  if (!by_chance(8)) return;
+  if (PendingBox* const box = find_box(nullptr)) receive(box);
 }
 
 }  // namespace
@@ -140,11 +169,12 @@ void arrive(void* barrier, unsigned expected_bytes) {
   --phase.missing;
   phase.bytes += static_cast<int32_t>(expected_bytes);
   write(barrier, phase);
+  perhaps_receive();
 }
 
 bool try_wait(void* barrier, unsigned parity) {
   known_barrier(barrier);
-  if (read(barrier).parity == parity && !write_next_box(barrier)) yield();
+  if (read(barrier).parity == parity && !look_for_box(barrier)) yield();
   if (read(barrier).parity == parity) return false;
   acquire(barrier);
   return true;
@@ -153,7 +183,7 @@ bool try_wait(void* barrier, unsigned parity) {
 void wait_for_phase(void* barrier, unsigned parity) {
   known_barrier(barrier);
   while (read(barrier).parity == parity)
-    if (!write_next_box(barrier)) spin();
+    if (!look_for_box(barrier)) spin();
   acquire(barrier);
 }
 
@@ -175,9 +205,14 @@ void copy_box(std::byte* to, const CUtensorMap& map, int x, int y, int z, int w,
     die("TMA: to shared memory that ordinary code wrote, without fence.proxy.async");
   std::memset(to, 0xff, box.bytes);
   release(barrier);
-  const TsanIgnored ignored;
-  std::memset(async_view().data() + offset, 0xff, box.bytes);
-  if (copies_before_loss-- != 0) block.boxes.push_back(box);
+  {
+    const TsanIgnored ignored;
+    std::memset(async_view().data() + offset, 0xff, box.bytes);
+    // With a seed threads may look for some boxes so often that all others have run before.
+    box.looks = by_chance(4) ? 2000 : 0;
+    if (copies_before_loss-- != 0) block.boxes.push_back(box);
+  }
+  perhaps_receive();
 }
 
 void fence_shared_writes() {

@@ -10,8 +10,8 @@
 // memory, wgmma.cpp has products and registers.
 namespace zg::emulator {
 
-/// mbarrier. A copy happens, and its bytes count, only when a thread waits at the barrier; so a
-/// kernel that does not wait reads NaN.
+/// mbarrier. A copy happens, and its bytes count, only when a thread waits at the barrier, so a
+/// kernel that does not wait reads NaN; with a seed perhaps earlier, and in any order.
 void init_barrier(void* barrier, unsigned arrivals);
 /// TMA accepts a barrier only after the thread that initialised it has called this.
 void fence_barrier_init();
@@ -22,7 +22,7 @@ void wait_for_phase(void* barrier, unsigned parity);
 /// For tests: the copy with this number, counted over all kernels from now on, never arrives.
 void lose_copy(int64_t number);
 
-/// cp.async.bulk.tensor.4d. The destination holds NaN until a thread waits at the barrier.
+/// cp.async.bulk.tensor.4d. The destination holds NaN until the copy arrives.
 void copy_box(std::byte* to, const CUtensorMap& map, int x, int y, int z, int w, void* barrier);
 
 /// fence.proxy.async: TMA and wgmma may now access what ordinary code wrote to shared memory.
@@ -45,7 +45,7 @@ struct ProductOperands {
   bool is_bf16, accumulate;
 };
 /// wgmma. The registers d and a hold NaN until the warpgroup waits, and must then still hold it;
-/// shared memory is read at that time.
+/// shared memory is read at that time, or with a seed perhaps when the product is committed.
 void multiply_warpgroup(float* d, const ProductOperands& operands);
 void commit_products();
 void finish_products(unsigned newer_commits);

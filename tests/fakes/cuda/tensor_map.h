@@ -12,13 +12,14 @@ struct TensorMap {
   uint32_t box[4];
 };
 
-/// A box copy in flight. It completes when a thread waits at its barrier.
+/// A box copy in flight. It completes when a thread has waited at its barrier for `looks` looks.
 struct PendingBox {
   std::byte* to;
   TensorMap map;
   int place[4];
   unsigned bytes;
   void* barrier;
+  unsigned looks = 0;
 };
 
 }  // namespace zg::emulator

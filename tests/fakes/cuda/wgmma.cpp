@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "tests/fakes/cuda/block.h"
 #include "tests/fakes/cuda/hopper.h"
@@ -173,6 +174,15 @@ void multiply(void* const* threads, size_t i) {
   }
 }
 
+/// Computes the warpgroup's first `count` pending products, if they are not yet.
+void compute(void* const* threads, size_t count) {
+  std::vector<PendingProduct>& products = static_cast<Thread*>(threads[0])->products;
+  for (size_t i = 0; i < count; ++i) {
+    if (std::exchange(products[i].done, true)) continue;
+    products[i].operands.is_bf16 ? multiply<bf16>(threads, i) : multiply<f16>(threads, i);
+  }
+}
+
 /// Completes the products that the warpgroup waits for. The last of its 128 threads to wait calls
 /// this once, for all of them.
 void finish_all(void* const* threads) {
@@ -181,8 +191,7 @@ void finish_all(void* const* threads) {
   for (size_t thread = 0; thread < warpgroup_threads; ++thread)
     if (static_cast<const Thread*>(threads[thread])->products_to_finish != count)
       die("wgmma: threads of a group wait for different products");
-  for (size_t i = 0; i < count; ++i)
-    first.products[i].operands.is_bf16 ? multiply<bf16>(threads, i) : multiply<f16>(threads, i);
+  compute(threads, count);
   for (size_t i = 0; i < warpgroup_threads; ++i) {
     Thread& thread = *static_cast<Thread*>(threads[i]);
     for (size_t p = 0; p < count; ++p) {
@@ -235,14 +244,33 @@ void multiply_warpgroup(float* d, const ProductOperands& operands) {
       {reinterpret_cast<uint32_t*>(d), operands, thread.fences, thread.commits});
 }
 
-void commit_products() { ++current->commits; }
+/// The number of the thread's pending products that belong to its commits before this one.
+size_t products_before(const Thread& thread, unsigned commit) {
+  size_t count = 0;
+  while (count < thread.products.size() && thread.products[count].commit < commit) ++count;
+  return count;
+}
+
+/// With a seed the products may be done at once: as soon as all threads have committed them.
+void commit_products() {
+  Thread& mine = *current;
+  ++mine.commits;
+  const TsanIgnored ignored;
+  std::vector<Thread>& all = mine.block->threads;
+  const size_t first = mine.flat / warpgroup_threads * warpgroup_threads;
+  if (first + warpgroup_threads > all.size()) return;  // reported at the wait
+  void* group[warpgroup_threads];
+  for (size_t i = 0; i < warpgroup_threads; ++i) {
+    if (all[first + i].commits < mine.commits) return;
+    group[i] = &all[first + i];
+  }
+  if (by_chance(2)) compute(group, products_before(mine, mine.commits));
+}
 
 void finish_products(unsigned newer_commits) {
   Thread& mine = *current;
-  size_t done = 0;
-  while (done < mine.products.size() && mine.products[done].commit + newer_commits < mine.commits)
-    ++done;
-  mine.products_to_finish = done;
+  const unsigned newer = std::min(newer_commits, mine.commits);
+  mine.products_to_finish = products_before(mine, mine.commits - newer);
   warpgroup_rendezvous("wgmma.wait_group", &mine, finish_all);
 }
 
