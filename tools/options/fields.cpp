@@ -71,11 +71,17 @@ Flag flag_of(const Field& field, TrainOptions& options) {
   return flag;
 }
 
-std::vector<Flag> flags_named(const std::vector<std::string>& names, TrainOptions& options) {
-  std::vector<Flag> flags;
+std::vector<const Field*> fields_named(const std::vector<std::string>& names) {
+  std::vector<const Field*> rows;
   for (const std::string& name : names)
     for (const Field* field : all_fields())
-      if (field->name() == name) flags.push_back(flag_of(*field, options));
+      if (field->name() == name) rows.push_back(field);
+  return rows;
+}
+
+std::vector<Flag> flags_named(const std::vector<std::string>& names, TrainOptions& options) {
+  std::vector<Flag> flags;
+  for (const Field* field : fields_named(names)) flags.push_back(flag_of(*field, options));
   return flags;
 }
 
@@ -112,7 +118,8 @@ bool is_alternative(const Field& field) {
   });
 }
 
-// The value as the flag's word, if the flag has words.
+}  // namespace
+
 std::string shown_value(const Field& field, const Json& value, const RunSpec& spec) {
   if (field.name() == "--precision") return spec.precision();
   // The flag sets run.decoupled, too.
@@ -128,8 +135,6 @@ std::string shown_value(const Field& field, const Json& value, const RunSpec& sp
     return text == "device" ? "none" : text == "file" ? "nvme" : text;
   return text.empty() || value.is_null() ? "-" : printable(text, 100);
 }
-
-}  // namespace
 
 std::string source_of(const Field& field, const TrainOptions& options, bool is_standard) {
   const auto found = options.sources.find(field.name());

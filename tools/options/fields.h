@@ -187,6 +187,8 @@ Json value_of(const Field& field, const TrainOptions& options);
 Flag flag_of(const Field& field, TrainOptions& options);
 /// The flags of train, in the groups of help. The parsed values go to `options`.
 std::vector<FlagGroup> train_groups(TrainOptions& options);
+/// The rows of flags, by their first names.
+std::vector<const Field*> fields_named(const std::vector<std::string>& names);
 /// The flags of rows, by their first names.
 std::vector<Flag> flags_named(const std::vector<std::string>& names, TrainOptions& options);
 inline Flag flag_named(const char* name, TrainOptions& options) {
@@ -199,6 +201,8 @@ RunSpec with_flags(RunSpec saved, const TrainOptions& options);
 void set_given(const TrainOptions& options, models::GPTConfig& model);
 /// Sets the fields of the model that no flag sets to those of a folder.
 void adopt_model(const RunSpec& theirs, TrainOptions& options);
+/// The value as the flag's word, if the flag has words.
+std::string shown_value(const Field& field, const Json& value, const RunSpec& spec);
 /// The source of a field's value: "flag", "flag --other", "config", "config's default",
 /// "checkpoint", "folder", or, if no source is known, "default" or "derived" (from other settings
 /// or the data).

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/deepspeed/load.h"
+#include "tools/options/fields.h"
 #include "zerograd/runtime/command_line/flags.h"
 
 namespace zg::tools {
@@ -30,32 +31,13 @@ bool is_stage_open(const Run& run) {
   return may_vary(run.options, "--zero-stage") && may_vary(run.options, "--strategy");
 }
 
-const char* place_of(Space space) {
-  return space == Space::device ? "none" : space == Space::host ? "host" : "nvme";
+/// The rows of the values that are varied, in addition to the stage and the micro-batch.
+const std::vector<const Field*>& varied() {
+  static const std::vector<const Field*> rows = fields_named(
+      {"--offload-optimizer", "--offload-gradients", "--offload-param", "--offload-activations",
+       "--reduce-bucket-size", "--prefetch-bucket-size", "--activation-checkpoint"});
+  return rows;
 }
-
-/// A value that is varied, in addition to the stage and the micro-batch.
-struct Varied {
-  const char* flag;
-  int64_t (*value)(const Tuning&);
-  enum : uint8_t { place, number, flag_alone } kind;
-};
-template <class T>
-int64_t as_number(T value) {
-  return static_cast<int64_t>(value);
-}
-constexpr Varied varied[] = {
-    {"--offload-optimizer", [](const Tuning& t) { return as_number(t.engine.offload.optimizer); }},
-    {"--offload-gradients", [](const Tuning& t) { return as_number(t.engine.offload.gradient); }},
-    {"--offload-param", [](const Tuning& t) { return as_number(t.engine.offload.parameter); }},
-    {"--offload-activations",
-     [](const Tuning& t) { return as_number(t.engine.offload.activation); }},
-    {"--reduce-bucket-size", [](const Tuning& t) { return t.engine.reduce_bucket_size; },
-     Varied::number},
-    {"--prefetch-bucket-size", [](const Tuning& t) { return t.engine.prefetch_bucket_size; },
-     Varied::number},
-    {"--activation-checkpoint", [](const Tuning& t) { return as_number(t.activation_checkpoint); },
-     Varied::flag_alone}};
 
 }  // namespace
 
@@ -64,11 +46,10 @@ std::vector<std::string> flags_of(const Tuning& tuning, const Run& run) {
   if (is_stage_open(run)) flags = {"--zero-stage", std::to_string(tuning.engine.stage)};
   if (may_vary(run.options, "--batch-size"))
     flags.insert(flags.end(), {"--batch-size", std::to_string(tuning.micro_batch)});
-  for (const auto& [flag, value, kind] : varied)
-    if (const int64_t now = value(tuning); now != value(run.options)) {
-      flags.emplace_back(flag);
-      if (kind == Varied::place) flags.emplace_back(place_of(static_cast<Space>(now)));
-      if (kind == Varied::number) flags.push_back(std::to_string(now));
+  for (const Field* row : varied())
+    if (const Json now = value_of(*row, tuning); now != value_of(*row, run.options)) {
+      flags.push_back(row->name());
+      if (!now.is_boolean()) flags.push_back(shown_value(*row, now, tuning));
     }
   return flags;
 }
@@ -76,8 +57,9 @@ std::vector<std::string> flags_of(const Tuning& tuning, const Run& run) {
 int deviations_of(const Tuning& tuning, const Run& run) {
   const TrainOptions& own = run.options;
   return (tuning.engine.stage != own.engine.stage) + (tuning.micro_batch != own.micro_batch) +
-         static_cast<int>(std::ranges::count_if(
-             varied, [&](const Varied& row) { return row.value(tuning) != row.value(own); }));
+         static_cast<int>(std::ranges::count_if(varied(), [&](const Field* row) {
+           return value_of(*row, tuning) != value_of(*row, own);
+         }));
 }
 
 std::string description_of(const Tuning& tuning, const Run& run) {
@@ -184,8 +166,6 @@ std::vector<Tuning> smaller_variants(const Tuning& tuning, const Run& run) {
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json json_of(const Value& value) {
   switch (value.kind) {
