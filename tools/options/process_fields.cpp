@@ -2,7 +2,6 @@
 #include <sstream>
 
 #include "tools/options/field_rows.h"
-
 #include "zerograd/runtime/text/format.h"
 
 // Rows of the table of settings (fields.h): the config, and how a run is executed: ranks, devices,
