@@ -1,7 +1,6 @@
 #include "zerograd/runtime/command_line/flags.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -77,10 +76,6 @@ int64_t parse_size(const std::string& flag, const std::string& value) {
   if (read_double(value, number, unit) && number >= 0.0)
     for (const auto& [name, factor] : units)
       if (unit == name && number * factor < 0x1p62) return static_cast<int64_t>(number * factor);
-  const auto lower = [](std::string word) {
-    for (char& letter : word) letter = static_cast<char>(std::tolower(letter));
-    return word;
-  };
   std::string meant;
   for (const auto& [name, factor] : units)
     if (!unit.empty() &&
