@@ -1,6 +1,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
