@@ -152,7 +152,7 @@ void validate(const Config& config) {
     raise<ConfigError>(
         "config: update.stochastic_rounding is on, optimizer is {}; expected bf16: "
         "f32 masters lose nothing, and every step rounds their copies anew; try "
-        "--precision fsdp-memory, which keeps no masters",
+        "optimizer bf16 (--precision fsdp-memory), which keeps no masters",
         config.optimizer);
   check_config(std::isfinite(config.clip_norm) && config.clip_norm >= 0.0f, "clip_norm",
                config.clip_norm, "a finite number from 0, where 0 means no clipping");

@@ -146,6 +146,8 @@ class ZG_API Engine final : public ParameterSource {
   /// parameter `master` is its value. Empty if there is no such state. On a meta device the result
   /// is empty, after the same collectives. Collective.
   std::vector<float> read(const Parameter& parameter, const State& state) const;
+  /// The same as a new tensor on the device, in the state's shape and its own dtype. Collective.
+  Tensor tensor(const Parameter& parameter, const State& state) const;
   /// Writes a state (not the gradient). `values` has the whole state on every rank; each rank
   /// stores the elements that it holds. Writing masters also updates the parameters. Throws
   /// ShapeError for another size. Not collective. Does nothing on a meta device.

@@ -182,32 +182,44 @@ std::optional<Shape> Engine::shape_of(const Parameter& parameter, const State& s
   return std::nullopt;
 }
 
+Tensor EngineState::whole_of(const Engine& engine, const Parameter& parameter, const State& state) {
+  const std::optional<Shape> shape = engine.shape_of(parameter, state);
+  if (!shape) {
+    const Tensor whole = whole_state(parameter, state);
+    return whole ? whole.flat(begin_of(parameter), parameter.shape.numel()) : whole;
+  }
+  const Storage& storage = storage_of(parameter);
+  const Tensor own = in_memory(shaped_state(storage, parameter, state));
+  if (optimizers.arrays()[storage.index_of(parameter, state.name)].everywhere ||
+      config.stage == 0 || comm.size() == 1)
+    return own;
+  const int owner = static_cast<int>(begin_of(parameter) / storage.trainable.flat.shard_numel());
+  const PurposeScope purpose(device, Purpose::workspace);
+  const Tensor all = Tensor::empty(*shape, DType::f32, device);
+  if (own) copy(own, all, device.compute());
+  comm.wait(comm.broadcast(all, owner, parameter.name + " " + state.name));
+  return all;
+}
+
 std::vector<float> Engine::read(const Parameter& parameter, const State& state) const {
   std::vector<float> values;
-  Storage& storage = state_->storage_of(parameter);
-  Tensor whole;
-  if (const std::optional<Shape> shape = shape_of(parameter, state)) {
-    whole = in_memory(shaped_state(storage, parameter, state));
-    if (!optimizers().arrays()[storage.index_of(parameter, state.name)].everywhere &&
-        config().stage > 0 && ranks().size() > 1) {
-      const int owner =
-          static_cast<int>(state_->begin_of(parameter) / storage.trainable.flat.shard_numel());
-      const PurposeScope purpose(device(), Purpose::workspace);
-      const Tensor all = Tensor::empty(*shape, DType::f32, device());
-      if (whole) copy(whole, all, device().compute());
-      ranks().wait(ranks().broadcast(all, owner, parameter.name + " " + state.name));
-      whole = all;
-    }
-  } else {
-    whole = state_->whole_state(parameter, state);
-    if (whole) whole = whole.flat(state_->begin_of(parameter), parameter.shape.numel());
-  }
+  const Tensor whole = state_->whole_of(*this, parameter, state);
   if (!whole) return values;
   if (!state_->on_meta()) values.reserve(static_cast<size_t>(whole.numel()));
   read_floats(whole, [&](std::span<const float> chunk) {
     values.insert(values.end(), chunk.begin(), chunk.end());
   });
   return values;
+}
+
+Tensor Engine::tensor(const Parameter& parameter, const State& state) const {
+  const Tensor whole = state_->whole_of(*this, parameter, state);
+  if (!whole) return {};
+  const PurposeScope purpose(device(), Purpose::workspace);
+  const Tensor own =
+      Tensor::empty(shape_of(parameter, state).value_or(parameter.shape), whole.dtype(), device());
+  copy(whole.view(own.shape()), own, device().compute());
+  return own;
 }
 
 Engine::Held Engine::held(const Parameter& parameter, const State& state) const {

@@ -132,14 +132,16 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
     comm.sum_by_library();
   }
   storages.reserve(store.units().size() + 1);
-  for (const auto& unit : store.units()) {
-    std::vector<const Parameter*> own;
+  std::vector<std::vector<const Parameter*>> units(store.units().size());
+  for (const auto& unit : store.units())
     for (const Parameter* parameter : unit->parameters)
-      (shards_values && parameter->shape.numel() <= config.param_persistence_threshold ? persistent
-                                                                                       : own)
+      (shards_values && parameter->shape.numel() <= config.param_persistence_threshold
+           ? persistent
+           : units[static_cast<size_t>(unit->index)])
           .push_back(parameter);
-    add(unit->name, own, !shards_values);
-  }
+  if (config.stage == 1 || config.stage == 2) join_units(units, comm.size(), optimizers);
+  for (const auto& unit : store.units())
+    add(unit->name, units[static_cast<size_t>(unit->index)], !shards_values);
   if (!persistent.empty()) {
     add("small parameters", persistent, true);
     has_persistent = true;
@@ -219,19 +221,21 @@ void check_tape(const Tape& tape, const Engine& engine) {
 void Engine::backward(Tape& tape, const Var& loss) {
   check_tape(tape, *this);
   const PhaseScope phase(state_->device, "backward");
+  state_->in_backward = true;
   tape.backward(loss, state_->scaler.scale());
 }
 
 void Engine::backward(Tape& tape, std::span<const Var> outputs, std::span<const Tensor> gradients) {
   check_tape(tape, *this);
   const PhaseScope phase(state_->device, "backward");
+  state_->in_backward = true;
   tape.backward(outputs, gradients);
 }
 
 void EngineState::finish_micro_batch() {
   residency.finish();
   for (Mirrors::Gradient& gradient : mirrors.exchange())
-    reduce({&gradient.parameter, 1}, {&gradient.sum, 1}, storage_of(*gradient.parameter));
+    reduce({&gradient.parameter, 1}, {&gradient.sum, 1});
   reducer.finish();
   ++micro_batches;
 }
@@ -412,9 +416,13 @@ void Engine::begin_tape(TapeMode mode) {
   state_->check_store(records ? "tape" : "inference_tape");
   if (records) world().set_step(steps());  // shown in errors about ranks that do not arrive
   state_->residency.start(mode);
+  state_->in_backward = false;  // an exception may have ended a backward
 }
 
-void Engine::end_backward() { state_->finish_micro_batch(); }
+void Engine::end_backward() {
+  state_->in_backward = false;
+  state_->finish_micro_batch();
+}
 
 ActivationStore* Engine::activations() { return state_->activations.get(); }
 
@@ -453,6 +461,12 @@ Tensor Engine::gradient_place(const Parameter& parameter) {
 
 void Engine::reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) {
   EngineState& s = *state_;
+  s.index_of(unit);  // throws for a unit of another store
+  if (!s.in_backward && s.scaler.scale() != 1.0)
+    raise<TapeError>(
+        "engine: the gradients of unit '{}' omit this engine's loss scale of f16, {:g}; expected "
+        "Engine::backward(tape, loss) of it, not Tape::backward or another engine's",
+        unit.name, s.scaler.scale());
   std::vector<const Parameter*> parameters;
   std::vector<Tensor> leaves;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -465,11 +479,11 @@ void Engine::reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) {
     parameters.push_back(&parameter);
     leaves.push_back(std::move(gradient));
   }
-  s.reduce(parameters, leaves, s.storages[s.index_of(unit)]);
+  s.reduce(parameters, leaves);
 }
 
-void EngineState::reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients,
-                         Storage& storage) {
+void EngineState::reduce(std::span<const Parameter* const> parameters,
+                         std::span<Tensor> gradients) {
   std::vector<const Parameter*> own, small;
   std::vector<Tensor> own_gradients, small_gradients;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -477,7 +491,7 @@ void EngineState::reduce(std::span<const Parameter* const> parameters, std::span
     (persistent ? small : own).push_back(parameters[i]);
     (persistent ? small_gradients : own_gradients).push_back(std::exchange(gradients[i], Tensor()));
   }
-  if (!own.empty()) reducer.reduce(storage, own, own_gradients);
+  if (!own.empty()) reducer.reduce(storage_of(*own.front()), own, own_gradients);
   if (!small.empty()) reducer.reduce(storages.back(), small, small_gradients);
 }
 

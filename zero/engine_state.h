@@ -40,8 +40,7 @@ struct EngineState {
   bool on_meta() const { return device.type() == Device::Type::meta; }
   void clear_gradients();
   /// Reduces the gradients of one micro-batch, for parameters of any units.
-  void reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients,
-              Storage& own);
+  void reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients);
   void finish_micro_batch();
   /// The sums of this step's gradients, before an update. Throws ConfigError without micro-batches.
   GradientSums begin_update(const char* operation);
@@ -52,6 +51,8 @@ struct EngineState {
   /// Gathers the whole flat array of one state, which has no shape of its own, in the storage of
   /// this parameter: of the updated parameters, or of the others. Collective on the data axis.
   Tensor whole_state(const Parameter& parameter, const Engine::State& state);
+  /// The whole state of one parameter, on every data rank; may be the memory of the state itself.
+  Tensor whole_of(const Engine& engine, const Parameter& parameter, const Engine::State& state);
 
   const ParameterStore& store;
   const Device device;
@@ -76,6 +77,7 @@ struct EngineState {
   LossScaler scaler;
   StateReader* snapshot = nullptr;  // a step waits for its reads; null: none
   int64_t micro_batches = 0, taken = 0, skipped = 0;
+  bool in_backward = false;  // Engine::backward, which applies the loss scale
 };
 
 }  // namespace zg::zero

@@ -66,9 +66,9 @@ class ZG_API Optimizer {
 
   /// False: update() takes any range of elements, and the bits must not depend on the ranges. True:
   /// it takes whole parameters. From stage 1 on each of them belongs to one rank, which alone has
-  /// its master weight, gradients and states, and updates it; the parameters of a unit are assigned
-  /// to ranks so that these have nearly equal numbers of elements. Tensor ranks that divide such a
-  /// parameter are refused.
+  /// its master weight, gradients and states, and updates it; parameters are assigned to ranks so
+  /// that these have nearly equal numbers of elements. At stage 0 every rank updates all. Tensor
+  /// ranks that divide such a parameter are refused.
   virtual bool needs_whole() const { return false; }
   /// Whether it updates this parameter. The others are left to others().
   virtual bool updates(const Parameter&) const { return true; }

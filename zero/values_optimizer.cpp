@@ -24,18 +24,11 @@ void ValuesOptimizer::step(float rate) {
     if (value.dtype() != DType::f32 && value.dtype() != DType::bf16)
       raise<DTypeError>("optimizer: the value of '{}' is {}; expected f32 or bf16", parameter->name,
                         value.dtype());
-    const auto [states, is_new] = states_.try_emplace(parameter.get());
-    if (is_new)
-      for (const Optimizer::State& state : entry.states)
-        states->second.push_back(
-            state.shape ? Tensor::zeros(state.shape(value.shape()), DType::f32, values_.device())
-                        : Tensor::zeros(value.shape(), state.dtype.value_or(value.dtype()),
-                                        values_.device()));
     const UpdateNumbers numbers = numbers_of(options_, *parameter);
     OptimizerRange& range = calls[{index, value.dtype()}].emplace_back();
     range.master = value;
     range.gradient = gradient;
-    range.states = states->second;
+    range.states = states_of(*parameter);
     range.rate_factor = numbers.rate_factor;
     range.weight_decay = numbers.weight_decay;
     range.declared = entry.states;
@@ -44,6 +37,47 @@ void ValuesOptimizer::step(float rate) {
     optimizers_.all()[call.first].optimizer->update({.rate = rate, .step = steps_}, ranges,
                                                     values_.device().compute());
   values_.clear_gradients();
+}
+
+std::vector<Tensor>& ValuesOptimizer::states_of(const Parameter& parameter) {
+  const auto [states, is_new] = states_.try_emplace(&parameter);
+  const Tensor value = values_.stored(parameter);
+  if (is_new)
+    for (const Optimizer::State& state : optimizers_.of(parameter).states)
+      states->second.push_back(
+          state.shape ? Tensor::zeros(state.shape(value.shape()), DType::f32, values_.device())
+                      : Tensor::zeros(value.shape(), state.dtype.value_or(value.dtype()),
+                                      values_.device()));
+  return states->second;
+}
+
+NamedTensors ValuesOptimizer::named() {
+  NamedTensors tensors = {
+      {"steps", Tensor::from(std::vector<int64_t>{steps_}, {1}, values_.device())}};
+  for (const auto& parameter : values_.store().parameters()) {
+    if (!is_updated(*parameter)) continue;
+    const std::vector<Tensor>& states = states_of(*parameter);
+    for (size_t i = 0; i < states.size(); ++i)
+      tensors[parameter->name + "." + optimizers_.of(*parameter).states[i].name] = states[i];
+  }
+  return tensors;
+}
+
+void ValuesOptimizer::save(const std::string& path) { save_safetensors(path, named()); }
+
+void ValuesOptimizer::load(const std::string& path) {
+  const NamedTensors own = named(), there = load_safetensors(path, values_.device());
+  for (const auto& [name, tensor] : own) {
+    const auto found = there.find(name);
+    if (found == there.end() || found->second.shape() != tensor.shape() ||
+        found->second.dtype() != tensor.dtype() || there.size() != own.size())
+      raise<FileError>(
+          "{}: expected {} tensors, {} among them in {} {}, as this optimizer has, got {}{}", path,
+          own.size(), name, tensor.dtype(), tensor.shape(), there.size(),
+          found == there.end() ? " without it" : "");
+  }
+  for (const auto& [name, tensor] : own) copy(there.at(name), tensor, values_.device().compute());
+  steps_ = static_cast<int64_t>(there.at("steps").item());
 }
 
 }  // namespace zg::zero

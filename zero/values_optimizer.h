@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "zerograd/autograd/values.h"
+#include "zerograd/runtime/storage/tensor_files.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/optimizers.h"
 
@@ -26,8 +28,16 @@ class ZG_API ValuesOptimizer {
   /// parameter without a gradient keeps its value and states. Values are f32 or bf16, and states
   /// have the dtype of the value unless they declare one; otherwise DTypeError.
   void step(float rate);
+  /// Writes the number of steps ("steps") and all states ("weight.moment1") as safetensors, beside
+  /// Values::save().
+  void save(const std::string& path);
+  /// Reads them back. FileError, with nothing changed, if names, shapes or dtypes differ.
+  void load(const std::string& path);
 
  private:
+  std::vector<Tensor>& states_of(const Parameter& parameter);
+  NamedTensors named();  ///< the states' memory, and the number of steps
+
   Values& values_;
   const UpdateOptions options_;
   const Optimizers optimizers_;

@@ -6,6 +6,7 @@
 #include "tests/support/error_message.h"
 #include "tests/zero/training_run.h"
 #include "zerograd/autograd/ops.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -335,4 +336,58 @@ TEST_CASE("two engines on one tape get their gradients and count a micro-batch e
   CHECK(engine_b.read(v, Engine::State::gradient) == gradient_b);
   engine_a.step(0.1f);
   engine_b.step(0.1f);
+}
+
+TEST_CASE("a state is read as a tensor of its own, in its shape and dtype") {
+  for (const int stage : {0, 1, 3})
+    run_local(2, [&](Communicator& comm, const Device& device) {
+      const Toy toy;
+      zero::Engine engine(toy.store, comm, device, {.stage = stage, .compute = DType::bf16});
+      train_step(engine, 0);
+      for (const auto& parameter : toy.store.parameters())
+        for (const State& state : engine.states(*parameter)) {
+          const Tensor tensor = engine.tensor(*parameter, state);
+          const std::vector<float> values = engine.read(*parameter, state);
+          train_step(engine, 1);
+          if (tensor.shape() != parameter->shape) throw ShapeError(parameter->name);
+          const Tensor wide = Tensor::empty(tensor.shape(), DType::f32, device);
+          kernels::cast({.x = tensor, .y = wide}, device.compute());
+          if (wide.to_host<float>() != values) throw Error(parameter->name + " " + state.name);
+        }
+      if (engine.tensor(*toy.store.parameters().front(), {"none"})) throw Error("none");
+    });
+}
+
+TEST_CASE("a run freezes a parameter by another engine, and trains it again with new states") {
+  struct Phase {
+    explicit Phase(bool trains_body)
+        : body(store.add(store.unit("body"), "body", {70}, Init::normal(0.1f),
+                         {.trainable = trains_body})) {}
+    ParameterStore store;
+    const Parameter& body;
+    const Parameter& head = store.add(store.unit("head"), "head", {5}, Init::normal(0.1f));
+  };
+  const TemporaryFolder folder;
+  std::vector<float> body, head;
+  int64_t steps = 0;
+  for (const bool trains : {true, false, true}) {
+    CAPTURE(trains);
+    const Phase phase(trains);
+    zero::Engine engine(phase.store, Device::cpu());
+    if (steps == 2) {
+      CHECK(message_of<FileError>([&] { zero::load_checkpoint(folder.path(), engine); }) ==
+            "checkpoint: " + (folder / "step_2") + ": has no moment1 of 'body'");
+      zero::load_weights(folder / "step_2", engine);
+    } else if (steps == 1) {
+      zero::load_checkpoint(folder.path(), engine);
+      CHECK(engine.read(phase.head, State::moment1) == head);
+    }
+    if (steps > 0) CHECK(engine.read(phase.body, State::master) == body);
+    train_step(engine, steps);
+    CHECK((engine.read(phase.body, State::master) != body) == trains);
+    body = engine.read(phase.body, State::master);
+    head = engine.read(phase.head, State::moment1);
+    if (++steps < 3)
+      zero::save_checkpoint(folder.path(), engine, {.steps = steps, .micro_batches = 2 * steps});
+  }
 }

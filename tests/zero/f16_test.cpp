@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/error.h"
@@ -27,6 +28,32 @@ StepResult step(Engine& engine, const Gradients& gradients) {
 }
 
 }  // namespace
+
+TEST_CASE(
+    "f16: a backward that leaves out an engine's loss scale is refused, and the next one works") {
+  const Toy toy;
+  const auto loss = [&](Tape& tape) {
+    const Tape::Use use(tape, *toy.gain.unit);
+    return distance(tape, {}, toy.gain, 1);
+  };
+  for (const double scale : {1.0, 1024.0}) {
+    Engine engine(toy.store, Device::cpu(),
+                  {.compute = DType::f16, .loss_scaling = {.loss_scale = scale}});
+    Tape plain = engine.tape();
+    const std::string message = message_of<TapeError>([&] { plain.backward(loss(plain)); });
+    CHECK(message == (scale == 1.0 ? "nothing was thrown"
+                                   : "engine: the gradients of unit '" + toy.gain.unit->name +
+                                         "' omit this engine's loss scale of f16, 1024; expected "
+                                         "Engine::backward(tape, loss) of it, not Tape::backward "
+                                         "or another engine's"));
+    engine.drop_gradients();
+    Tape tape = engine.tape();
+    engine.backward(tape, loss(tape));
+    CHECK(!engine.step(1e-2f).skipped);
+    Tape again = engine.tape();
+    CHECK(message_of<TapeError>([&] { again.backward(loss(again)); }) == message);
+  }
+}
 
 TEST_CASE(
     "f16: the loss scale is in the gradient sums but not in the norm, the update or dumped "

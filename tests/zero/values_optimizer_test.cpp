@@ -1,10 +1,13 @@
 #include "zerograd/zero/values_optimizer.h"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/storage/tensor_files.h"
 #include "zerograd/zero/engine.h"
 #include "zerograd/zero/optimizer/elementwise.h"
 
@@ -56,6 +59,54 @@ TEST_CASE("an optimizer gives Values the bits that an engine on one rank has") {
       CHECK(values.stored(*parameter).to_host<float>() ==
             engine.read(*parameter, zero::Engine::State::master));
   }
+}
+
+TEST_CASE("states of Values are saved by name, and a resumed loop has the same bits") {
+  const TemporaryFolder folder;
+  const zero::UpdateOptions update = {
+      .groups = {{.pattern = "bias", .optimizer = zero::sgd({.momentum = 0.9f})}}};
+  const Line line;
+  const auto train = [&](Values& values, zero::ValuesOptimizer& optimizer, int first, int end) {
+    for (int step = first; step < end; ++step) {
+      Tape tape = values.tape();
+      tape.backward(line.loss(tape, step));
+      optimizer.step(1e-2f);
+    }
+    return values.value(line.weight).to_host<float>();
+  };
+  const auto make = [&] {
+    return Values(line.store, initial_weights(line.store, 1), Device::cpu());
+  };
+  Values straight = make(), before = make(), after = make();
+  zero::ValuesOptimizer one(straight, update), saving(before, update), resumed(after, update);
+  const std::vector<float> expected = train(straight, one, 0, 5);
+  saving.save(folder / "first.safetensors");
+  train(before, saving, 0, 2);
+  before.save(folder / "values.safetensors");
+  saving.save(folder / "states.safetensors");
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : load_safetensors(folder / "states.safetensors", Device::cpu()))
+    names.push_back(name);
+  CHECK(names ==
+        std::vector<std::string>{"bias.moment1", "steps", "weight.moment1", "weight.moment2"});
+  after.load(folder / "values.safetensors");
+  resumed.load(folder / "first.safetensors");
+  resumed.load(folder / "states.safetensors");
+  CHECK(train(after, resumed, 2, 5) == expected);
+
+  zero::ValuesOptimizer lion(before, {.rule = OptimizerRule::lion}), adam(before, {});
+  CHECK(message_of<FileError>([&] { lion.load(folder / "states.safetensors"); }) ==
+        (folder / "states.safetensors") +
+            ": expected 3 tensors, bias.moment1 among them in f32 [3], as this optimizer has, got "
+            "4");
+  CHECK(message_of<FileError>([&] { adam.load(folder / "states.safetensors"); }) ==
+        (folder / "states.safetensors") +
+            ": expected 5 tensors, bias.moment1 among them in f32 [3], as this optimizer has, got "
+            "4");
+  CHECK(message_of<FileError>([&] { lion.load(folder / "values.safetensors"); }) ==
+        (folder / "values.safetensors") +
+            ": expected 3 tensors, bias.moment1 among them in f32 [3], as this optimizer has, got "
+            "2 without it");
 }
 
 TEST_CASE("Values of f64, and optimizers that are a part of an engine, are refused") {

@@ -121,7 +121,7 @@ void check_states(const std::string& path, const Manifest& manifest, const Engin
     };
     raise<ConfigError>(
         "load: {}: {} has {} there; expected {}, which its optimizer has as the parameter groups "
-        "say here; try the --parameter-groups that it was saved with, or load its weights alone "
+        "say here; try the parameter groups that it was saved with, or load its weights alone "
         "(--init)",
         path, name, text(there), text(here));
   }
@@ -363,7 +363,7 @@ void dump_gradients(const std::string& path, const Engine& engine) {
   if (on_meta(engine) && engine.mesh())
     throw Unsupported(
         "dump_gradients: on a meta device the sizes of the other ranks' parts are not known; try "
-        "plan without --dump-gradients");
+        "plan without it");
   WholeModel model(engine);
   std::vector<SafetensorsWriter::Entry> entries;
   for (const auto& [name, entry] : model.entries())

@@ -49,8 +49,7 @@ Betas betas_of(const UpdateOptions& options) {
 
 void validate(const UpdateOptions& update) {
   const auto check_config = [](bool within, const char* field, double value, const char* expected) {
-    if (!within)
-      throw ConfigError(fmt::format("config: {} is {:f}; expected {}", field, value, expected));
+    if (!within) raise<ConfigError>("config: {} is {:f}; expected {}", field, value, expected);
   };
   for (const auto& [field, share] :
        {std::pair("update.beta1", update.beta1), std::pair("update.beta2", update.beta2),
@@ -62,19 +61,20 @@ void validate(const UpdateOptions& update) {
   const bool is_muon = update.rule == OptimizerRule::muon;
   for (const ParameterGroup& group : update.groups)
     if (group.by_adam && !(update.optimizer ? update.optimizer->others() != nullptr : is_muon))
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "config: parameter group '{}' says optimizer=adamw, the optimizer is {}; expected muon, "
           "whose matrices a group can leave to adamw",
-          group.pattern, optimizer_name(update)));
+          group.pattern, optimizer_name(update));
   if (update.momentum != 0.0f && update.rule != OptimizerRule::sgd)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "config: update.momentum is {:f}, the optimizer is {}; expected sgd, or momentum 0; try {}",
-        update.momentum, optimizer_name(update), is_muon ? "--muon-momentum" : "--optimizer sgd"));
+        update.momentum, optimizer_name(update),
+        is_muon ? "update.muon.momentum (--muon-momentum)" : "rule sgd (--optimizer sgd)");
   if (update.nesterov && update.rule != OptimizerRule::sgd)
-    throw ConfigError(fmt::format(
-        "config: update.nesterov is on, the optimizer is {}; expected sgd; try {}",
-        optimizer_name(update),
-        is_muon ? "without it: update.muon.nesterov is on by default" : "--optimizer sgd"));
+    raise<ConfigError>("config: update.nesterov is on, the optimizer is {}; expected sgd; try {}",
+                       optimizer_name(update),
+                       is_muon ? "without it: update.muon.nesterov is on by default"
+                               : "rule sgd (--optimizer sgd)");
   if (is_muon && !update.decoupled)
     throw ConfigError(
         "config: update.decoupled is off, the optimizer is muon; expected it on: an orthogonal "
@@ -96,10 +96,10 @@ void validate(const UpdateOptions& update) {
   check_config(std::isfinite(update.muon.adam_rate) && update.muon.adam_rate >= 0.0f,
                "update.muon.adam_rate", update.muon.adam_rate, "a finite number from 0");
   if (update.nesterov && (update.momentum == 0.0f || update.dampening != 0.0f))
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "config: update.nesterov is on, momentum is {:f} and dampening {:f}; expected a momentum "
-        "above 0 and no dampening; try --momentum 0.9",
-        update.momentum, update.dampening));
+        "above 0 and no dampening; try momentum 0.9 (--momentum)",
+        update.momentum, update.dampening);
   const auto from_zero = [](float x) { return std::isfinite(x) && x >= 0.0f; };
   check_config(from_zero(update.epsilon), "update.epsilon", update.epsilon,
                "a finite number from 0");
@@ -107,10 +107,10 @@ void validate(const UpdateOptions& update) {
                "a finite number from 0");
   for (const ParameterGroup& group : update.groups) {
     if (group.pattern.empty() || group.pattern.find(';') != std::string::npos)
-      throw ConfigError(
-          fmt::format("config: the pattern of a parameter group is '{}'; expected one without ';', "
-                      "like '*.bias'",
-                      group.pattern));
+      raise<ConfigError>(
+          "config: the pattern of a parameter group is '{}'; expected one without ';', "
+          "like '*.bias'",
+          group.pattern);
     check_config(from_zero(group.rate), "the rate of a parameter group", group.rate,
                  "a finite number from 0");
     check_config(from_zero(group.weight_decay.value_or(0.0f)), "the decay of a parameter group",

@@ -10,8 +10,7 @@ namespace zg::zero {
 namespace {
 
 void check_scale(bool within, const char* what, double value, const char* expected) {
-  if (!within)
-    throw ConfigError(fmt::format("loss scale: {} is {:f}; expected {}", what, value, expected));
+  if (!within) raise<ConfigError>("loss scale: {} is {:f}; expected {}", what, value, expected);
 }
 
 bool positive(double x) { return std::isfinite(x) && x > 0.0; }

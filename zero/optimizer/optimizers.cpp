@@ -63,14 +63,13 @@ Optimizers::Optimizers(const UpdateOptions& options)
           optimizer->name());
     add(optimizer);
   }
-  if (any_owns_parameters() && entries_.front().gathered)
+  const auto owner = std::find_if(entries_.begin(), entries_.end(),
+                                  [](const Entry& entry) { return entry.owns_parameters(); });
+  if (owner != entries_.end() && entries_.front().gathered)
     raise<Unsupported>(
         "optimizer: {} gathers directions of whole parameters, and {} owns them; expected one of "
         "the two in a run",
-        entries_.front().optimizer->name(),
-        std::find_if(entries_.begin(), entries_.end(), [](const Entry& entry) {
-          return entry.owns_parameters();
-        })->optimizer->name());
+        entries_.front().optimizer->name(), owner->optimizer->name());
 }
 
 void Optimizers::add(const std::shared_ptr<const Optimizer>& optimizer) {
@@ -128,11 +127,6 @@ std::vector<std::string> Optimizers::element_states() const {
   return names;
 }
 
-bool Optimizers::any_owns_parameters() const {
-  return std::any_of(entries_.begin(), entries_.end(),
-                     [](const Entry& entry) { return entry.owns_parameters(); });
-}
-
 bool has_stream(const Optimizer& optimizer, const std::string& stream) {
   const std::vector<std::string> streams = optimizer.streams();
   return std::find(streams.begin(), streams.end(), stream) != streams.end();
@@ -145,7 +139,7 @@ void check_parameters(const ParameterStore& store, const Optimizers& optimizers)
     if (optimizer.needs_whole() && !parameter->slice.is_whole())
       raise<Unsupported>(
           "engine: the optimizer is {}, and tensor ranks divide the parameter '{}' {}: this one "
-          "has {}; expected whole parameters; try --tensor-parallel 1, or data and pipeline ranks",
+          "has {}; expected whole parameters; try one tensor rank, or data and pipeline ranks",
           optimizer.name(), parameter->name, parameter->whole, parameter->shape);
   }
 }

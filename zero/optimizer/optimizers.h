@@ -73,7 +73,6 @@ class ZG_API Optimizers {
   std::vector<std::string> element_states() const;
   /// The optimizer that a checkpoint is of.
   const Optimizer& main() const { return *main_; }
-  bool any_owns_parameters() const;
 
  private:
   void add(const std::shared_ptr<const Optimizer>& optimizer);

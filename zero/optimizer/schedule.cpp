@@ -22,8 +22,7 @@ constexpr const char* styles[] = {"linear", "cosine", "constant"};
 constexpr double one_cycle_beta2 = 0.99;  // DeepSpeed uses this value
 
 void check_schedule(bool within, const char* field, double value, const char* expected) {
-  if (!within)
-    throw ConfigError(fmt::format("schedule: {} is {:f}; expected {}", field, value, expected));
+  if (!within) raise<ConfigError>("schedule: {} is {:f}; expected {}", field, value, expected);
 }
 
 /// Returns the enumerator whose value is the index of `name` in `known`.
@@ -33,7 +32,7 @@ E one_of(std::span<const char* const> known, const char* what, const std::string
   if (found != known.end()) return static_cast<E>(found - known.begin());
   std::string list;
   for (const char* candidate : known) list += (list.empty() ? "" : ", ") + std::string(candidate);
-  throw ConfigError(fmt::format("{}: no '{}'; expected one of {}", what, name, list));
+  raise<ConfigError>("{}: no '{}'; expected one of {}", what, name, list);
 }
 
 /// Falls from 1 to 0 along half a cosine while progress rises from 0 to 1. Then it stays 0.

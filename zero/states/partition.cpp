@@ -7,7 +7,8 @@ namespace zg::zero {
 namespace {
 
 /// By piece: its rank, so that no shard cuts a parameter. The largest parameter first, each to the
-/// rank with the fewest elements so far. Depends on sizes alone.
+/// rank with the fewest elements so far. Units begin with different ranks, so that one rank does
+/// not have the largest parameters of all. Depends on sizes and units alone.
 std::vector<int> ranks_of(const std::vector<FlatUnit::Piece>& pieces, int world) {
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -18,7 +19,8 @@ std::vector<int> ranks_of(const std::vector<FlatUnit::Piece>& pieces, int world)
   for (const size_t piece : order) {
     const auto least = std::min_element(loads.begin(), loads.end());
     *least += FlatUnit::aligned(pieces[piece].numel());
-    ranks[piece] = static_cast<int>(least - loads.begin());
+    const int first = pieces.front().parameter->unit->index;
+    ranks[piece] = static_cast<int>((least - loads.begin() + first) % world);
   }
   return ranks;
 }
@@ -26,7 +28,7 @@ std::vector<int> ranks_of(const std::vector<FlatUnit::Piece>& pieces, int world)
 }  // namespace
 
 FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, int world,
-                      const Optimizers& optimizers) {
+                      const Optimizers& optimizers, bool divides_states) {
   FlatUnit flat;
   flat.world = world;
   const bool trainable = part == Part::trainable;
@@ -47,15 +49,15 @@ FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, i
         optimizer_of.push_back(optimizer);
         flat.numel += parameter->shape.numel();
       }
-  const bool owned = trainable && optimizers.any_owns_parameters();
-  const std::vector<int> ranks =
-      owned ? ranks_of(ordered, world) : std::vector<int>(ordered.size());
-  std::vector<int64_t> lengths(owned ? static_cast<size_t>(world) : 1);
+  for (const size_t optimizer : optimizer_of)
+    flat.is_owned |= trainable && divides_states && optimizers.all()[optimizer].owns_parameters();
+  const auto ranks = flat.is_owned ? ranks_of(ordered, world) : std::vector<int>(ordered.size());
+  std::vector<int64_t> lengths(flat.is_owned ? static_cast<size_t>(world) : 1);
   for (size_t i = 0; i < ordered.size(); ++i)
     lengths[static_cast<size_t>(ranks[i])] += aligned(ordered[i].numel());
   const int64_t row = world * alignment;
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  flat.padded = owned ? longest * world : (longest + row - 1) / row * row;
+  flat.padded = flat.is_owned ? longest * world : (longest + row - 1) / row * row;
   const int64_t share = flat.padded / static_cast<int64_t>(lengths.size());
   int64_t covered = 0;  // by sections
   for (int rank = 0; rank < static_cast<int>(lengths.size()); ++rank) {
@@ -75,6 +77,29 @@ FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, i
     }
   }
   return flat;
+}
+
+void join_units(std::vector<std::vector<const Parameter*>>& units, int world,
+                const Optimizers& optimizers) {
+  const auto is_owned = [&](const Parameter* parameter) {
+    return is_updated(*parameter) && optimizers.of(*parameter).owns_parameters();
+  };
+  const auto padded = [&](const std::vector<const Parameter*>& parameters) {
+    return FlatUnit::of(parameters, FlatUnit::Part::trainable, world, optimizers).padded;
+  };
+  std::vector<const Parameter*>* joined = nullptr;
+  for (std::vector<const Parameter*>& unit : units) {
+    if (std::none_of(unit.begin(), unit.end(), is_owned)) continue;
+    std::vector<const Parameter*> both;
+    if (joined) both = *joined;
+    both.insert(both.end(), unit.begin(), unit.end());
+    if (joined && padded(both) == padded(*joined)) {
+      *joined = std::move(both);
+      unit.clear();
+    } else {
+      joined = &unit;
+    }
+  }
 }
 
 std::vector<FlatUnit::Piece> FlatUnit::within(int64_t first, int64_t last) const {

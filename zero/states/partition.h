@@ -17,8 +17,9 @@ namespace zg::zero {
 /// the start of a parameter does not depend on `world`. Parameters with weight decay come first:
 /// an update without parameter groups then has at most two ranges. The parameters of an optimizer
 /// are next to each other, in the order of Optimizers::all(); so states that only some optimizers
-/// have are one range. If an optimizer owns parameters, each rank has these in its own shard, which
-/// cuts no parameter; then the starts depend on `world`.
+/// have are one range. If an optimizer owns some of them and states are divided (from stage 1 on),
+/// each rank has its parameters in its own shard, which cuts none; then the starts depend on
+/// `world`.
 struct FlatUnit {
   // Elements; 64 bytes even for a dtype of one byte: a cache line.
   static constexpr int64_t alignment = 64;
@@ -43,6 +44,7 @@ struct FlatUnit {
   int64_t numel = 0;   ///< elements of the parameters
   int64_t padded = 0;  ///< length of the flat array: a multiple of world * alignment
   int world = 1;
+  bool is_owned = false;  ///< each parameter is in the shard of one rank
   int64_t whole_end = 0;  ///< the pieces in [0, whole_end) are those of GatheredOptimizer
   /// Elements of one optimizer, with the padding after them. Together they are the array.
   struct Section {
@@ -52,7 +54,8 @@ struct FlatUnit {
   std::vector<Section> sections = {};
 
   ZG_API static FlatUnit of(std::span<const Parameter* const> parameters, Part part, int world = 1,
-                            const Optimizers& optimizers = Optimizers(UpdateOptions()));
+                            const Optimizers& optimizers = Optimizers(UpdateOptions()),
+                            bool divides_states = true);
   int64_t shard_numel() const { return padded / world; }
   int64_t shard_begin(int rank) const { return rank * shard_numel(); }
   /// The pieces in elements [first, last), relative to `first`. Empty parameters have no piece.
@@ -61,6 +64,12 @@ struct FlatUnit {
     return within(shard_begin(rank), shard_begin(rank + 1));
   }
 };
+
+/// Lists of parameters by unit: appends those of a unit to those of a unit before it while they fit
+/// into the padding that whole parameters need, so that the rank with the largest one of each unit
+/// has no more memory than others. Backward then sends their gradients together.
+ZG_API void join_units(std::vector<std::vector<const Parameter*>>& units, int world,
+                       const Optimizers& optimizers);
 
 /// The places of parameters in a list of pieces.
 class PieceIndex {

@@ -19,7 +19,8 @@ Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose, 
 
 Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part part,
                    const Storage::Placement& place) {
-  Values values{.flat = FlatUnit::of(parameters, part, place.world, place.optimizers)};
+  Values values{.flat = FlatUnit::of(parameters, part, place.world, place.optimizers,
+                                     place.config.stage > 0)};
   if (values.empty()) return values;
   const int64_t shard = values.flat.shard_numel();
   const DType dtype = place.config.compute;
@@ -98,13 +99,14 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
       continue;
     }
     int64_t first = flat.padded, last = 0;
-    for (const FlatUnit::Section& section : flat.sections)
-      if (is_of(section.optimizer)) {
-        first = std::min(first, section.begin);
-        last = section.end;
-      }
-    states[i].is_whole = first == 0 && last == flat.padded;
     const int64_t state_end = state_begin + state_numel;
+    for (const FlatUnit::Section& section : flat.sections) {
+      const bool is_here = section.begin < state_end && section.end > state_begin;
+      if (!is_of(section.optimizer) || (flat.is_owned && !is_here)) continue;
+      first = std::min(first, section.begin);
+      last = section.end;
+    }
+    states[i].is_whole = first == 0 && last == flat.padded;
     states[i].begin = std::clamp(first, state_begin, state_end);
     last = std::clamp(last, states[i].begin, state_end);
     if (states[i].begin < last)

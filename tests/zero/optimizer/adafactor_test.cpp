@@ -233,7 +233,7 @@ TEST_CASE("adafactor refuses parameters that it does not support") {
   CHECK(message_of<Unsupported>(
             [&] { Engine engine(store, Device::cpu(), {.update = adafactor}); }) ==
         "engine: the optimizer is adafactor, and tensor ranks divide the parameter 'half' [4, 5]: "
-        "this one has [2, 5]; expected whole parameters; try --tensor-parallel 1, or data and "
+        "this one has [2, 5]; expected whole parameters; try one tensor rank, or data and "
         "pipeline ranks");
   ParameterStore deep;
   deep.add(deep.unit("unit"), "kernel", {2, 3, 4}, Init::zeros());

@@ -225,7 +225,7 @@ TEST_CASE("a checkpoint of muon is loaded with its own parameter groups alone") 
     CHECK(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), other); }) ==
           "load: " + path(folder) + ": tall has " + there + " there; expected " + expected +
               ", which its optimizer has as the parameter groups say here; try the "
-              "--parameter-groups that it was saved with, or load its weights alone (--init)");
+              "parameter groups that it was saved with, or load its weights alone (--init)");
     zero::load_weights(folder.path(), other);
     Engine same(toy.store, Device::cpu(), {.update = saved});
     zero::load_checkpoint(folder.path(), same);
@@ -261,7 +261,7 @@ TEST_CASE("muon refuses parameters that it does not support") {
              .slice = Slice{.extent = 4, .begin = 2, .rows = 2, .inner = 5}});
   CHECK(message_of<Unsupported>([&] { Engine engine(store, Device::cpu(), {.update = muon}); }) ==
         "engine: the optimizer is muon, and tensor ranks divide the parameter 'half' [4, 5]: this "
-        "one has [2, 5]; expected whole parameters; try --tensor-parallel 1, or data and pipeline "
+        "one has [2, 5]; expected whole parameters; try one tensor rank, or data and pipeline "
         "ranks");
   CHECK_NOTHROW(Engine adam(store, Device::cpu()));
 }

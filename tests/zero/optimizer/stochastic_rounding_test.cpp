@@ -113,9 +113,8 @@ TEST_CASE("stochastic rounding of f32 masters is refused") {
     CHECK_THROWS_WITH_AS(
         zero::validate({.compute = compute, .update = {.stochastic_rounding = true}}),
         "config: update.stochastic_rounding is on, optimizer is f32; expected bf16: f32 masters "
-        "lose "
-        "nothing, and every step rounds their copies anew; try --precision "
-        "fsdp-memory, which keeps no masters",
+        "lose nothing, and every step rounds their copies anew; try optimizer bf16 (--precision "
+        "fsdp-memory), which keeps no masters",
         ConfigError);
   CHECK_NOTHROW(zero::validate(bf16_config(true)));
 }

@@ -271,18 +271,18 @@ TEST_CASE("optimizer options that are out of range or belong to another optimize
        "dampening is 1.500000; expected a number in [0, 1]"},
       {{.rule = sgd, .nesterov = true},
        "nesterov is on, momentum is 0.000000 and dampening 0.000000; expected a momentum above 0 "
-       "and no dampening; try --momentum 0.9"},
+       "and no dampening; try momentum 0.9 (--momentum)"},
       {{.momentum = 0.9f},
-       "momentum is 0.900000, the optimizer is adamw; expected sgd, or momentum 0; try --optimizer "
-       "sgd"},
+       "momentum is 0.900000, the optimizer is adamw; expected sgd, or momentum 0; try rule "
+       "sgd (--optimizer sgd)"},
       {{.nesterov = true},
-       "nesterov is on, the optimizer is adamw; expected sgd; try --optimizer sgd"},
+       "nesterov is on, the optimizer is adamw; expected sgd; try rule sgd (--optimizer sgd)"},
       {{.rule = muon, .decoupled = false},
        "decoupled is off, the optimizer is muon; expected it on: an orthogonal step hides weight "
        "decay that is added to the gradient"},
       {{.rule = muon, .momentum = 0.5f},
        "momentum is 0.500000, the optimizer is muon; expected sgd, or momentum 0; try "
-       "--muon-momentum"},
+       "update.muon.momentum (--muon-momentum)"},
       {{.rule = muon, .muon = {.momentum = 1.0f}},
        "muon.momentum is 1.000000; expected a number in [0, 1)"},
       {{.rule = muon, .muon = {.adam_rate = -1.0f}},
@@ -292,7 +292,7 @@ TEST_CASE("optimizer options that are out of range or belong to another optimize
        "the gradient, and so it hides weight decay that is added to it"},
       {{.rule = adafactor, .momentum = 0.5f},
        "momentum is 0.500000, the optimizer is adafactor; expected sgd, or momentum 0; try "
-       "--optimizer sgd"},
+       "rule sgd (--optimizer sgd)"},
       {{.rule = adafactor, .adafactor = {.beta2_decay = 0.5f}},
        "adafactor.beta2_decay is 0.500000; expected a finite number of 0 or less"},
       {{.rule = adafactor, .adafactor = {.epsilon1 = 0.0f}},

@@ -1,5 +1,13 @@
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/plan.h"
+#include "zerograd/zero/optimizer/elementwise.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -123,4 +131,49 @@ TEST_CASE(
       CHECK(sum.gradient == 4 * trainable);
       CHECK(sum.optimizer == 12 * trainable * (stage == 0 ? world : 1));
     }
+}
+
+TEST_CASE("bytes of a rank fall with the number of ranks where an optimizer needs whole matrices") {
+  struct Whole final : zero::Optimizer {
+    std::string name() const override { return "whole"; }
+    bool needs_whole() const override { return true; }
+    bool updates(const Parameter& parameter) const override { return parameter.shape.rank() == 2; }
+    std::shared_ptr<const Optimizer> others() const override { return zero::adam(); }
+    std::vector<State> states() const override { return {{.name = "momentum"}}; }
+    void update(const zero::OptimizerStep&, std::span<const zero::OptimizerRange>,
+                Stream&) const override {}
+  };
+  ParameterStore store;
+  for (int block = 0; block < 12; ++block) {
+    const std::string name = "block." + std::to_string(block);
+    const Unit& unit = store.unit(name);
+    for (const int64_t size : {3, 1, 4, 4})  // as those of a GPT's block
+      store.add(unit, name + "." + std::to_string(unit.parameters.size()), {size * 64, 64},
+                Init::zeros());
+    store.add(unit, name + ".norm", {64}, Init::ones());
+  }
+  store.add(store.unit("head"), "head", {1 << 16}, Init::zeros());
+  const zero::Config config{.compute = DType::bf16,
+                            .update = {.optimizer = std::make_shared<Whole>()}};
+  for (const int stage : {0, 1, 2}) {
+    CAPTURE(stage);
+    int64_t last = std::numeric_limits<int64_t>::max();
+    for (const int ranks : {1, 2, 4, 8, 16}) {
+      CAPTURE(ranks);
+      std::mutex mutex;
+      int64_t most = 0, padding = 0;
+      plan_ranks(ranks, [&](Communicator& comm, const Device& device) {
+        zero::Config own = config;
+        own.stage = stage;
+        const Engine engine(store, comm, device, own);
+        const zero::RestingBytes rest = engine.resting_bytes();
+        const std::lock_guard lock(mutex);
+        most = std::max(most, rest.parameter + rest.gradient + rest.optimizer + rest.padding);
+        padding = std::max(padding, rest.padding);
+      });
+      CHECK(most < last);
+      if (stage == 0) CHECK(padding < most / 10);
+      last = most;
+    }
+  }
 }
