@@ -409,7 +409,7 @@ bool Tape::is_open(const Unit& unit) const { return state_->is_open(unit); }
 const void* Tape::find(const std::type_info& type) const {
   const Settings& all = state_->settings;
   for (auto place = all.rbegin(); place != all.rend(); ++place)
-    if (*place->first == type) return place->second.get();
+    if (place->first && *place->first == type) return place->second.get();
   return nullptr;
 }
 
@@ -417,7 +417,11 @@ Tape::With::With(const Tape& tape, const std::type_info& type, std::shared_ptr<c
     : tape_(tape.state_), count_(tape_->settings.size()) {
   tape_->settings.emplace_back(&type, std::move(settings));
 }
-Tape::With::~With() { tape_->settings.resize(count_); }
+Tape::With::~With() {
+  Settings& all = tape_->settings;
+  all[count_] = {};  // a later one may still be open
+  while (!all.empty() && !all.back().first) all.pop_back();
+}
 
 Var Tape::variable(Tensor value) const {
   state_->require_usable("variable");

@@ -1,7 +1,9 @@
 #include "zerograd/autograd/values.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/tape_state.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/storage/tensor_files.h"
@@ -150,6 +152,21 @@ void Values::clip_gradients(double limit) {
                          .b = Tensor::full({}, bound, gradient.dtype(), device_),
                          .y = gradient},
                         device_.compute());
+}
+
+Tensor Values::clip_gradient_norm(double limit) {
+  if (!(limit > 0.0))
+    raise<ConfigError>("values: clip_gradient_norm: expected a limit above 0, got {}", limit);
+  const PurposeScope purpose(device_, Purpose::workspace);
+  Var squares = Tensor::zeros({}, accumulator(compute_), device_);
+  for (const Tensor& gradient : gradients_)
+    if (gradient) squares = squares + sum(Var(gradient) * gradient);
+  const Var norm = sqrt(squares);
+  const Tensor factor = (limit / clamp(norm, limit, INFINITY)).value();
+  for (const Tensor& gradient : gradients_)
+    if (gradient)
+      kernels::binary({BinaryOp::multiply, gradient, factor, gradient}, device_.compute());
+  return norm.value();
 }
 
 Values Values::copy() const {

@@ -74,6 +74,10 @@ class ZG_API Values final : public ParameterSource {
   /// Limits every element of the gradients to -limit .. limit: clip_grad_value_() of PyTorch. NaN
   /// stays. ConfigError unless limit is above 0.
   void clip_gradients(double limit);
+  /// Multiplies the gradients by limit / norm if the norm of all of them together is above the
+  /// limit: clip_grad_norm_() of PyTorch. Returns the norm before, of shape []. ConfigError unless
+  /// limit is above 0.
+  Tensor clip_gradient_norm(double limit);
 
   /// A copy with memory of its own and without gradients: a moving average, a target network.
   Values copy() const;

@@ -160,6 +160,25 @@ TEST_CASE("settings of a tape nest, and a recomputed segment has those of its ca
   CHECK(tape.gradient(x).to_doubles() == std::vector<double>{4, 4});
 }
 
+TEST_CASE("settings of a tape may be closed in any order") {
+  Tape tape(shared_device());
+  const Var x = tape.variable(ones({2}));
+  const auto depth = [&] { return x.tape().get<Depth>().value; };
+  std::optional<Tape::With> first, second, third;
+  first.emplace(tape, Depth{1});
+  second.emplace(tape, Depth{2});
+  third.emplace(tape, Depth{3});
+  second.reset();
+  CHECK(depth() == 3);
+  first.reset();
+  CHECK(depth() == 3);
+  second.emplace(tape, Depth{4});
+  third.reset();
+  CHECK(depth() == 4);
+  second.reset();
+  CHECK(depth() == 0);
+}
+
 TEST_CASE("a constant of the outer tape that a segment captures does not change its tape") {
   Tape tape(shared_device());
   const Var x = tape.variable(ones({2})), scale = tape.constant(ones({2})) * 3.0;

@@ -1,5 +1,7 @@
 #include "zerograd/autograd/values.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <sstream>
 
@@ -242,6 +244,39 @@ TEST_CASE("a parameter of values is frozen and trained again during a run") {
     CHECK(static_cast<bool>(values.gradient(line.w)) == trains);
     CHECK(static_cast<bool>(values.gradient(line.b)));
   }
+}
+
+TEST_CASE("gradients are clipped by their norm, and those within the limit keep their bits") {
+  const Line line;
+  const auto program = [&](Communicator&, const Device& device) {
+    Values values(line.store, initial_weights(line.store, 1), device);
+    line.backward(values);
+    const auto all = [&] {
+      std::vector<float> numbers;
+      for (const auto& [name, gradient] : values.gradients())
+        for (const float x : gradient.to_host<float>()) numbers.push_back(x);
+      return numbers;
+    };
+    const std::vector<float> before = all();
+    double squares = 0;
+    for (const float x : before) squares += double{x} * x;
+    const double norm = std::sqrt(squares);
+    for (const double limit : {2 * norm + 1, 0.25}) {
+      const Tensor found = values.clip_gradient_norm(limit);
+      if (device.type() == Device::Type::meta) continue;
+      CAPTURE(limit);
+      CHECK(found.item() == doctest::Approx(norm).epsilon(1e-6));
+      const std::vector<float> after = all();
+      for (size_t i = 0; i < after.size(); ++i)
+        CHECK(after[i] == doctest::Approx(before[i] * std::min(1.0, limit / norm)).epsilon(1e-6));
+      if (limit > norm) CHECK(after == before);
+    }
+    CHECK_THROWS_WITH_AS(values.clip_gradient_norm(0),
+                         "values: clip_gradient_norm: expected a limit above 0, got 0",
+                         ConfigError);
+  };
+  const Plan plan = plan_ranks(1, program);
+  run_ranks(1, program, {.expect = &plan});
 }
 
 TEST_CASE("gradients are clipped by value, and a moving average has memory of its own") {
