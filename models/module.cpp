@@ -88,7 +88,13 @@ DropoutKey Call::key_of_rank(uint32_t site) const {
 }
 
 Dropout::Dropout(Module* parent, const std::string& name)
-    : Module(parent, name), site(static_cast<uint32_t>(hash_name(this->name().c_str()))) {}
+    : Module(parent, name), site(static_cast<uint32_t>(hash_name(this->name().c_str()))) {
+  if (!root().dropouts->insert(this->name()).second)
+    raise<ConfigError>(
+        "dropout: '{}' exists already, and would drop the same elements; expected a name of its "
+        "own, or one layer that is called twice",
+        this->name());
+}
 
 Var Dropout::operator()(const Var& x) const {
   if (name().empty())

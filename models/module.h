@@ -186,12 +186,14 @@ struct List : std::deque<UnitOf<M>> {
   }
 };
 
-/// Sets elements to 0 with the probability Pass::dropout. Its random stream is its name's.
+/// Sets elements to 0 with the probability Pass::dropout. Its random stream is its name's; a second
+/// one of this name in a model is a ConfigError.
 struct ZG_API Dropout : Module {
   uint32_t site = 0;
 
   Dropout() = default;
   Dropout(Module* parent, const std::string& name);
+  Dropout(Module* parent, uint32_t site) : Module(parent, ""), site(site) {}  ///< a stream's number
   Var operator()(const Var& x) const;
 };
 

@@ -253,8 +253,7 @@ Mlp::Mlp(Module* parent, const std::string& name, const MlpConfig& config)
                   .stddev = config.out_stddev > 0.0f ? config.out_stddev : config.stddev});
   const std::string& site = config.site.empty() ? this->name() : config.site;
   activation_site_ = site_of(site, ".activation_dropout");
-  drop_ = Dropout(this, "");
-  drop_.site = site_of(site, ".dropout");
+  drop_ = Dropout(this, site_of(site, ".dropout"));
 }
 
 Var Mlp::operator()(const Var& x) const {

@@ -263,8 +263,7 @@ Attention::Attention(Module* parent, const std::string& name, const AttentionCon
                  .stddev = c.out_stddev > 0.0f ? c.out_stddev : c.stddev});
   const std::string& site = c.site.empty() ? this->name() : c.site;
   weights_site_ = site_of(site, ".attn_dropout");
-  drop_ = Dropout(this, "");
-  drop_.site = site_of(site, ".resid_dropout");
+  drop_ = Dropout(this, site_of(site, ".resid_dropout"));
 }
 
 Tensor Attention::rope_table(int64_t positions, DType dtype, const Device& device) const {

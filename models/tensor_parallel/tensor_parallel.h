@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,6 +60,8 @@ struct ZG_API ParallelStore {
   ParameterStore& store;
   TensorParallel parallel;
   LoraConfig lora;
+  /// The names of all dropouts so far, which must differ: equal ones would drop the same elements.
+  std::shared_ptr<std::set<std::string>> dropouts = std::make_shared<std::set<std::string>>();
 
   /// Without `parallel` one rank has whole layers; a ParameterStore converts to that.
   ParallelStore(ParameterStore& store, const TensorParallel& parallel = {},

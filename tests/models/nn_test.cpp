@@ -223,3 +223,22 @@ TEST_CASE("a checkpointed segment has the settings of its call when backward run
   };
   CHECK(gradient_of([&](const Var& x) { return checkpoint(x, run); }) == gradient_of(run));
 }
+
+TEST_CASE(
+    "two dropouts of one name in a model are refused, in other modules they are two streams") {
+  struct Part : nn::Module {
+    using Module::Module;
+    nn::Dropout drop{this, "drop"};
+  };
+  struct Net : nn::Module {
+    Part first{this, "first"}, second{this, "second"};
+  };
+  Net net;
+  CHECK(net.first.drop.site != net.second.drop.site);
+  const Part copy = net.first;
+  CHECK(copy.drop.site == net.first.drop.site);
+  CHECK(
+      message_of<ConfigError>([&] { nn::Dropout(&net.first, "drop"); }) ==
+      "dropout: 'first.drop' exists already, and would drop the same elements; expected a name of "
+      "its own, or one layer that is called twice");
+}
