@@ -60,7 +60,7 @@ void Ledger::refuse(int64_t bytes, Space space, const std::string& why, int64_t 
           << " MiB are reserved and " << mib(account(space).total)
           << " MiB live, and more in steps of " << mib(Arena::grow_bytes) << " MiB; try "
           << (space == Space::device
-                  ? "a smaller batch, --activation-checkpoint, or a larger limit\n"
+                  ? "a smaller batch, checkpoint() (--activation-checkpoint), or a larger limit\n"
                   : "offloading less, or a larger limit\n");
   for (int p = 0; p < purpose_count; ++p)
     message << "  " << name_of(static_cast<Purpose>(p)) << " "

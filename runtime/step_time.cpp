@@ -104,7 +104,7 @@ StepTime predict(const StepLaunches& launches, const Peaks& peaks, const StepSha
   if (shape.received_bytes > 0 && peaks.collective_bandwidth == 0.0)
     raise<ConfigError>(
         "peaks: '{}' has no collective_bandwidth, and a step receives {} bytes from other ranks; "
-        "expected a rate in bytes/s; try --ranks 1, or add it",
+        "expected a rate in bytes/s; try one rank (--ranks 1), or add it",
         peaks.name, shape.received_bytes);
   if (shape.received_bytes > 0)
     time.collective_seconds =

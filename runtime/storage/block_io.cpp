@@ -147,7 +147,7 @@ BlockIo::BlockIo(const SwapOptions& options, int descriptor, bool direct)
 BlockIo::~BlockIo() { close(descriptor_); }
 
 void BlockIo::fail(const char* what, int error) const {
-  raise<FileError>("nvme: {} cannot be {}: {}; expected a disk that works; try another --nvme-path",
+  raise<FileError>("nvme: {} cannot be {}: {}; expected a working disk; try another (--nvme-path)",
                    directory_, what, reason(error));
 }
 
@@ -161,7 +161,7 @@ void BlockIo::reserve(int64_t bytes) {
   const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   raise<FileError>(
       "nvme: {} has no room: {}; expected {} bytes in all, got {} more free; try another "
-      "--nvme-path, or host instead of nvme",
+      "directory (--nvme-path), or host instead of nvme",
       directory_, reason(error), bytes,
       known ? std::to_string(free) : std::string("an unknown number"));
 }
@@ -172,7 +172,7 @@ std::unique_ptr<BlockIo> BlockIo::open(const SwapOptions& options) {
   if (!direct) file = open_unnamed(options.directory, 0);
   if (file < 0)
     raise<FileError>(
-        "nvme: {} cannot be written: {}; expected a directory on a disk; try another --nvme-path",
+        "nvme: {} cannot be written: {}; expected a directory on a disk; try another (--nvme-path)",
         options.directory, reason(errno));
   if (options.io_uring)
     if (auto io = open_uring(options, file, direct)) return io;

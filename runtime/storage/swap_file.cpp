@@ -284,7 +284,7 @@ void SwapFile::verify_checksums(int64_t first, std::span<const std::byte> bytes)
     if (checksums_[index] != 0 && checksums_[index] != checksum_of(bytes.data() + at))
       raise<FileError>(
           "nvme: {}: the block at byte {} is not what was written there; expected a disk that "
-          "returns what was written; try another --nvme-path, and resume from the last checkpoint",
+          "returns what was written; try another (--nvme-path), and resume from a checkpoint",
           directory_, static_cast<int64_t>(index) * block);
   }
 }

@@ -83,7 +83,8 @@ TEST_CASE("settings that the chosen optimizer does not have are refused") {
       {"--parameter-groups *.wieght:rate=2",
        "parameter group 1 '*.wieght' decides for no parameter; expected a pattern of names like "
        "'transformer."},
-      {"--optimizer muon --momentum 0.5", "expected sgd, or momentum 0; try --muon-momentum"},
+      {"--optimizer muon --momentum 0.5",
+       "expected sgd, or momentum 0; try update.muon.momentum (--muon-momentum)"},
       {"--optimizer lion --adam-eps 1e-6", "--adam-eps: the optimizer is lion; expected adamw"},
   };
   for (const auto& [flags, words] : rows) check_refused(run + flags, 2, words);
