@@ -91,6 +91,13 @@ for file in next((root / "usr").glob("lib*/**/pkgconfig")).glob("*.pc"):
 
 for package in packages:
     expect_in("Apache License", (root / f"usr/share/doc/{package}/copyright").read_text(), package)
+doc = root / "usr/share/doc/zerograd"
+expect((doc / "tools/examples/trainer.cpp").exists(), "zerograd has no examples")
+for page in doc.rglob("*.md"):
+    links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", page.read_text())
+    dead = [link for link in links if not (page.parent / link).exists()]
+    expect(not dead, f"{page}: expected links to installed files, got {dead}")
+expect_in("(tools/examples/README.md)", (doc / "README.md").read_text(), "the installed README")
 command = root / "usr/bin/zerograd"
 expect_in(f"zerograd {version}", run(command, "--version"), "the command")
 expect_in("step", run(command, "train", "--data", "sort", "--model-type", "gpt-nano", "--steps", "2"), "train")
