@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-VOCABULARY, WIDTH, PROMPT, ANSWER, PAIRS = 12, 16, 4, 3, 8
+VOCABULARY, WIDTH, PROMPT, ANSWER, PAIRS = 12, 48, 4, 3, 8
 TOKENS = PROMPT + ANSWER - 1
 
 
@@ -14,9 +14,9 @@ class Model(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.positions = nn.Embedding(TOKENS, WIDTH)
-        block = nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, dropout=0.0, activation="gelu",
+        block = nn.TransformerEncoderLayer(WIDTH, 3, 4 * WIDTH, dropout=0.0, activation="gelu",
                                            batch_first=True, norm_first=True)
-        self.blocks = nn.TransformerEncoder(block, 2, nn.LayerNorm(WIDTH),
+        self.blocks = nn.TransformerEncoder(block, 3, nn.LayerNorm(WIDTH),
                                             enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 

@@ -9,13 +9,13 @@
 using namespace mlx::core;
 using Arrays = std::vector<array>;
 
-constexpr int vocabulary = 12, width = 16, heads = 2, prompt = 4, answer = 3, pairs = 8;
+constexpr int vocabulary = 12, width = 48, heads = 3, prompt = 4, answer = 3, pairs = 8;
 constexpr int text = prompt + answer, rows = 2 * pairs, tokens = text - 1;
 
 Arrays first_parameters() {
   const auto normal = [](const Shape& shape) { return 0.02f * random::normal(shape); };
   Arrays p = {normal({vocabulary, width}), normal({tokens, width})};
-  for (int block = 0; block < 2; ++block)
+  for (int block = 0; block < 3; ++block)
     p.insert(p.end(), {ones({width}), zeros({width}), normal({width, 3 * width}),
                        zeros({3 * width}), normal({width, width}), zeros({width}), ones({width}),
                        zeros({width}), normal({width, 4 * width}), zeros({4 * width}),
@@ -35,7 +35,7 @@ array logits(const Arrays& p, const array& ids) {
     w += 2;
     return addmm(w[-1], in, w[-2]);
   };
-  for (int block = 0; block < 2; ++block) {
+  for (int block = 0; block < 3; ++block) {
     const auto parts = split(linear(norm()), 3, -1);
     const auto head = [&](int part) {
       return transpose(reshape(parts[part], {rows, tokens, heads, width / heads}), {0, 2, 1, 3});

@@ -35,9 +35,7 @@ Var log_probabilities(const models::GPT& model, Tape& tape, const Tensor& ids) {
 
 int main() {
   ParameterStore store;
-  const models::GPT model(
-      store,
-      {.layers = 2, .heads = 2, .width = 16, .vocabulary = vocabulary, .block_size = text - 1});
+  const models::GPT model(store, {.vocabulary = vocabulary, .block_size = text - 1});
   Values policy(store, initial_weights(store, 1), Device::cpu()), reference = policy.copy();
   zero::ValuesOptimizer optimizer(policy, {.weight_decay = 0.0f});
   double loss_value = 0;
