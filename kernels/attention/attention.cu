@@ -33,10 +33,6 @@ bool has_aligned_rows(const void* data, const HeadLayout& layout) {
          layout.batch % vector == 0 && layout.head % vector == 0 && layout.token % vector == 0;
 }
 
-bool has_groups_or_masks(const AttentionCall& call) {
-  return call.shape.group() != 1 || call.shape.window > 0 || call.starts || call.key_lengths;
-}
-
 /// Whether the tensor core kernels accept the call. The answer depends only on dtype, head size and
 /// the alignment of rows, so equal calls use the same kernel and give the same bits.
 bool suits_mma(DType dtype, const AttentionCall& call) {
@@ -52,7 +48,7 @@ bool suits_mma(DType dtype, const AttentionCall& call) {
 void attention_forward(const AttentionForward& a, Workspace, Stream& stream) {
   const AttentionCall call = call_of("attention_forward", a, stream);
   const bool mma = suits_mma(a.q.dtype(), call);
-  const bool hopper = mma && !has_groups_or_masks(call) && suits_hopper(call, stream);
+  const bool hopper = mma && suits_hopper(call, stream);
   const auto run = hopper ? hopper_attention_forward
                    : mma  ? mma_attention_forward
                           : plain_attention_forward;
@@ -70,7 +66,7 @@ void attention_backward(const AttentionBackward& a, Workspace workspace, Stream&
   const bool mma = suits_mma(a.q.dtype(), call) && has_aligned_rows(call.dout, s.out) &&
                    has_aligned_rows(call.dq, s.q) && has_aligned_rows(call.dk, s.k) &&
                    has_aligned_rows(call.dv, s.v);
-  const bool hopper = mma && !has_groups_or_masks(call) && suits_hopper(call, stream);
+  const bool hopper = mma && suits_hopper(call, stream);
   const auto run = hopper ? hopper_attention_backward
                    : mma  ? mma_attention_backward
                           : plain_attention_backward;

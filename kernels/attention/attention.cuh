@@ -5,7 +5,7 @@
 
 // Shared by the CUDA attention kernels: their arguments, the head and the rows that a block works
 // on, the keys that a query sees, and bias and dropout of scores. attention.cu chooses the kernel:
-//   attention_hopper*.cu  sm_90a, bf16 and f16, no dense bias, dropout or groups, only causal mask
+//   attention_hopper*.cu  sm_90a, bf16 and f16, no dense bias, dropout or key lengths
 //   attention_mma_*.cu    bf16 and f16 on the tensor cores of sm_80 and later
 //   attention_plain.cu    every other dtype, head size and layout, in f32 on the ordinary cores
 // Indices: b sample, h head, t query, j key, d element of a head's row (D of them).
@@ -56,11 +56,12 @@ __device__ inline int64_t row_index(const AttentionCall& a, const HeadBlock& hea
   return (head.b * a.shape.H + head.h) * a.shape.T + t;
 }
 
-/// Query t sees keys [0, visible_keys(t)).
-__device__ inline int64_t visible_keys(const AttentionShape& s, int64_t t) {
-  const int64_t causal = t + s.offset + 1;
-  return s.causal && causal < s.keys ? causal : s.keys;
-}
+/// Some rows of a document, from `begin` on; without documents, of all tokens.
+struct DocumentRows {
+  int64_t first = 0;  ///< first token of the document; 0 without documents
+  int64_t begin = 0;  ///< first of the rows
+  int64_t end = 0;    ///< end of the document, not of the rows; without documents, all tokens
+};
 
 /// The rows that a thread block computes together: up to `rows` of one document, counted from its
 /// first token. A document is divided as in a call for this document only, so its results have the
@@ -70,11 +71,7 @@ __device__ inline int64_t visible_keys(const AttentionShape& s, int64_t t) {
 /// tensors.
 ///
 ///     for (ResidentRows resident(a, head, rows, tokens); resident.next();) ...
-struct ResidentRows {
-  int64_t first = 0;  ///< first token of the document; 0 without documents
-  int64_t begin = 0;  ///< first of the rows
-  int64_t end = 0;    ///< end of the document, not of the rows; without documents, all tokens
-
+struct ResidentRows : DocumentRows {
   __device__ ResidentRows(const AttentionCall& a, const HeadBlock& head, int rows, int64_t tokens)
       : starts_(a.starts ? a.starts + head.b * tokens : nullptr),
         from_(head.block * rows),
@@ -121,7 +118,7 @@ struct VisibleKeys {
 
   /// For the document [resident.first, resident.end), if the call has documents.
   __device__ VisibleKeys(const AttentionCall& a, const HeadBlock& head,
-                         const ResidentRows& resident)
+                         const DocumentRows& resident)
       : first(resident.first),
         limit(a.starts ? resident.end : a.shape.keys),
         ahead(a.shape.causal ? a.shape.offset + 1 : int64_t{1} << 60),
@@ -221,8 +218,8 @@ void mma_attention_forward(DType dtype, const AttentionCall&, Stream&);
 void mma_attention_backward(DType dtype, const AttentionCall&, Stream&);
 
 /// Computes with the instructions of sm_90a. The same limits as mma_attention_forward(), and no
-/// dense bias, no dropout, and strides that a tensor map can hold. suits_hopper() checks all of
-/// them.
+/// dense bias, no dropout, no key lengths (keys that these hide must not be read), and strides that
+/// a tensor map can hold. suits_hopper() checks all of them.
 bool suits_hopper(const AttentionCall&, const Stream&);
 void hopper_attention_forward(DType dtype, const AttentionCall&, Stream&);
 void hopper_attention_backward(DType dtype, const AttentionCall&, Stream&);

@@ -19,6 +19,41 @@ inline constexpr int hopper_registers = 168;  // of a thread at its start: 65536
 inline constexpr int hopper_block_rows = rows_per_consumer * hopper_consumers;
 inline constexpr int consumer_warps = hopper_consumers * warpgroup_threads / lanes;
 
+/// Steps of streamed rows: `count` steps from row `begin` on.
+struct Steps {
+  int64_t begin;
+  int count;
+  __device__ Steps(int64_t from, int64_t to, int step)
+      : begin(from), count(static_cast<int>(max(to - from + step - 1, int64_t{0}) / step)) {}
+};
+
+/// The steps of `step` keys that queries [query, end) need.
+__device__ inline Steps key_steps(const VisibleKeys& keys, int64_t query, int64_t end, int step) {
+  const int64_t first = keys.first_step(query, step);
+  return {first, query < end ? keys.end(end - 1) : first, step};
+}
+
+/// A block computes up to 128 resident rows of a head, or of one of its documents, at a time.
+struct Tile {
+  DocumentRows rows;
+  Steps steps;  ///< of each head of streamed rows
+
+  /// The first of the `steps` that a consumer needs; `own` are those for its rows.
+  __device__ int first_step(const Steps& own, int step) const {
+    return own.count > 0 ? static_cast<int>((own.begin - steps.begin) / step) : steps.count;
+  }
+};
+
+/// The tiles of a block: one, or those of documents that begin in its 128 rows. In shared memory,
+/// because the warps have no registers for it. One thread writes it before the warps part.
+struct Plan {
+  int64_t index;              ///< of the block in the grid, for reports
+  HeadBlock head;             ///< of the resident rows
+  int64_t first_head, heads;  ///< of the streamed rows; a tile takes one after the other
+  int tiles;
+  Tile tile[hopper_block_rows];
+};
+
 /// Bytes of a matrix in shared memory: panels of 64 columns, one after the other.
 template <int width>
 inline constexpr int matrix_bytes(int rows) {
@@ -84,19 +119,19 @@ void with_hopper_instance(DType dtype, const AttentionCall& call, const F& f) {
 }
 
 /// Whether a tensor map can hold the strides of a tensor: positive and below 2^40 bytes.
-inline bool has_mappable_strides(const HeadLayout& layout, const AttentionShape& s,
+inline bool has_mappable_strides(const HeadLayout& layout, const AttentionShape& s, int64_t heads,
                                  int64_t tokens) {
   const auto fits = [](int64_t stride, int64_t extent) {
     return extent == 1 || (stride > 0 && stride < int64_t{1} << 39);
   };
-  return fits(layout.token, tokens) && fits(layout.head, s.H) && fits(layout.batch, s.B);
+  return fits(layout.token, tokens) && fits(layout.head, heads) && fits(layout.batch, s.B);
 }
 
-/// The tensor map by which TMA finds a tensor [B, H, tokens, D], with boxes of [box_rows, 64]. On a
-/// stream of a meta device it is empty.
+/// The tensor map by which TMA finds a tensor [B, heads, tokens, D], with boxes of [box_rows, 64].
+/// On a stream of a meta device it is empty.
 inline CUtensorMap tensor_map(const char* op, const void* data, const HeadLayout& layout,
-                              const AttentionShape& s, int64_t tokens, unsigned box_rows,
-                              const Stream& stream) {
+                              const AttentionShape& s, int64_t heads, int64_t tokens,
+                              unsigned box_rows, const Stream& stream) {
   CUtensorMap map = {};
   if (stream.type() == Device::Type::meta) return map;
   // An axis of extent 1 may have any stride, but a tensor map accepts only multiples of 16 bytes.
@@ -104,9 +139,9 @@ inline CUtensorMap tensor_map(const char* op, const void* data, const HeadLayout
     return extent == 1 ? cuuint64_t{16} : static_cast<cuuint64_t>(stride) * 2;
   };
   const cuuint64_t extents[4] = {static_cast<cuuint64_t>(s.D), static_cast<cuuint64_t>(tokens),
-                                 static_cast<cuuint64_t>(s.H), static_cast<cuuint64_t>(s.B)};
-  const cuuint64_t strides[3] = {stride_bytes(layout.token, tokens), stride_bytes(layout.head, s.H),
-                                 stride_bytes(layout.batch, s.B)};
+                                 static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(s.B)};
+  const cuuint64_t strides[3] = {stride_bytes(layout.token, tokens),
+                                 stride_bytes(layout.head, heads), stride_bytes(layout.batch, s.B)};
   const cuuint32_t box[4] = {panel_columns, box_rows, 1, 1}, steps[4] = {1, 1, 1, 1};
   const auto* start = static_cast<const std::byte*>(data) + layout.offset * 2;
   check(encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<std::byte*>(start),

@@ -2,8 +2,8 @@
 
 // The backward pass on sm_90a. Two kernels, as in attention_mma_backward.cu, whose formulas these
 // compute: backward_queries computes dq and D for 128 queries, then backward_keys computes dk and
-// dv for 128 keys. Every gradient is the sum of one warpgroup in a fixed order, so it has the same
-// bits in every run.
+// dv for 128 keys, from the query heads that read them, in rising heads. Every gradient is the sum
+// of one warpgroup in a fixed order, so it has the same bits in every run.
 //
 // In both, a warpgroup has 64 resident rows R1 and R2 in shared memory, and the streamed rows X1
 // and X2 pass in steps:
@@ -29,8 +29,18 @@ constexpr int stages = 3, box_rows = 64;
 
 enum class Pass { queries, keys };
 
+/// Where the steps of a streamed head lie for the rows of a warp. In shared memory, because the
+/// sums of 128 columns leave no registers for it.
+struct HeadTerms {
+  Mask mask;         ///< of step `first`
+  int first;         ///< counted over heads and tiles
+  float slope;       ///< ALiBi slope divided by the scale
+  int64_t distance;  ///< ALiBi: of the first pair of step `first`
+};
+
 /// Addresses in shared memory: resident R1 and R2 of each consumer, `stages` buffers of X1 and X2,
-/// then of numbers for each streamed row, then the mbarriers.
+/// then of numbers for each streamed row, the mbarriers, the
+/// plan, then the terms of each consuming warp.
 template <int width, int step>
 struct SharedLayout {
   static constexpr int resident_bytes = matrix_bytes<width>(rows_per_consumer),
@@ -40,7 +50,9 @@ struct SharedLayout {
   static constexpr int streamed = 2 * hopper_consumers * resident_bytes;
   static constexpr int statistics = streamed + stages * 2 * streamed_bytes;
   static constexpr int barriers = statistics + stages * statistics_bytes;
-  static constexpr size_t bytes = barriers + barrier_bytes * (1 + 2 * stages);
+  static constexpr int plan_begin = barriers + barrier_bytes * (2 + 2 * stages);
+  static constexpr size_t terms_begin = plan_begin + sizeof(Plan);
+  static constexpr size_t bytes = terms_begin + consumer_warps * sizeof(HeadTerms);
   SharedAddress start;
   __device__ SharedAddress resident(int which, int consumer) const {
     return start + (which * hopper_consumers + consumer) * resident_bytes;
@@ -56,118 +68,180 @@ struct SharedLayout {
   __device__ SharedAddress resident_full() const { return barrier(0); }
   __device__ SharedAddress full(int stage) const { return barrier(1 + stage); }
   __device__ SharedAddress empty(int stage) const { return barrier(1 + stages + stage); }
+  __device__ SharedAddress resident_empty() const { return barrier(1 + 2 * stages); }
+  __device__ Plan& plan() const {
+    return *reinterpret_cast<Plan*>(dynamic_shared<std::byte>() + plan_begin);
+  }
+  __device__ HeadTerms& terms() const {
+    const int warp = (static_cast<int>(threadIdx.x) - warpgroup_threads) / lanes;
+    return reinterpret_cast<HeadTerms*>(dynamic_shared<std::byte>() + terms_begin)[warp];
+  }
 };
 
 struct TensorMaps {
   CUtensorMap r1, r2, x1, x2;
 };
 
-/// The steps of a block: `count` steps of streamed rows from `begin` on.
-struct Steps {
-  int64_t begin;
-  int count;
-};
-
 #if ZG_HOPPER
 
-/// Loads the resident rows, then the streamed rows of each step as soon as a buffer is empty. One
-/// warp runs this. It returns after all buffers have been read. So it waits, too, if a copy is lost
-/// and the consumers wait for ever, and then it reports this.
-template <Pass pass, int width, int step>
-__device__ inline void load_all(const AttentionCall& a, const SharedLayout<width, step>& shared,
-                                const HeadBlock& head, const TensorMaps& maps, const Steps& steps,
-                                Fault* fault) {
-  using Layout = SharedLayout<width, step>;
-  const int lane = static_cast<int>(threadIdx.x) % lanes;
-  if (lane == 0) {
-    const int row = static_cast<int>(head.block) * hopper_block_rows;
-    arrive_expecting(shared.resident_full(), 2 * hopper_consumers * Layout::resident_bytes);
-    for (int i = 0; i < hopper_consumers; ++i) {
-      const int first = row + i * rows_per_consumer;
-      load_matrix<width, rows_per_consumer, box_rows>(head, shared.resident(0, i), maps.r1, first,
-                                                      shared.resident_full());
-      load_matrix<width, rows_per_consumer, box_rows>(head, shared.resident(1, i), maps.r2, first,
-                                                      shared.resident_full());
-    }
-  }
-  // At step i the consumers release the buffer of step i - 1.
-  for (int i = 0; i < steps.count + stages; ++i) {
-    const int stage = i % stages, releasing = i - (stages - 1);
-    if (lane == 0 && releasing >= 0)
-      wait_for_phase(shared.empty(stage), releasing / stages % 2, [&] {
-        report(fault, FaultSite::attention_backward_copies, blockIdx.x, 0, 0);
-      });
-    if (i >= steps.count) continue;
-    const int64_t row = steps.begin + int64_t{i} * step;
-    if (lane == 0) {
-      const SharedAddress full = shared.full(stage);
-      arrive_expecting(full, 2 * Layout::streamed_bytes);
-      load_matrix<width, step, box_rows>(head, shared.row_block(0, stage), maps.x1,
-                                         static_cast<int>(row), full);
-      load_matrix<width, step, box_rows>(head, shared.row_block(1, stage), maps.x2,
-                                         static_cast<int>(row), full);
-    }
-    if constexpr (pass == Pass::keys) {
-      __syncwarp();  // lane 0 has waited
-      float* const to = shared.row_numbers(stage);
-      for (int n = lane; n < step; n += lanes) {
-        const int64_t t = row + n;
-        to[n] = log_sum_of(a, head, t, a.shape.T);
-        to[step + n] = t < a.shape.T ? a.row_dots[row_index(a, head, t)] : 0.0f;
-      }
-      __syncwarp();
-      if (lane == 0) arrive(shared.full(stage));
-    }
-  }
+/// The end of the streamed rows of a tile: of its document, or of all.
+template <Pass pass>
+__device__ inline int64_t streamed_end(const AttentionCall& a, const DocumentRows& tile) {
+  return a.starts ? tile.end : pass == Pass::queries ? a.shape.keys : a.shape.T;
 }
 
-/// The computation of one warpgroup, 128 threads, for its 64 resident rows.
+/// The steps of streamed rows that `count` resident rows of a tile need, from `row` on.
+template <Pass pass>
+__device__ inline Steps steps_of(const AttentionCall& a, const Plan& plan, const DocumentRows& tile,
+                                 int64_t row, int count, int step) {
+  const VisibleKeys keys(a, plan.head, tile);
+  const int64_t end = min(row + count, tile.end);
+  if constexpr (pass == Pass::queries) return key_steps(keys, row, end, step);
+  const int64_t first = keys.first_query_step(row, step);
+  return {first, row < end ? keys.query_end(row, end, streamed_end<pass>(a, tile)) : first, step};
+}
+
+template <Pass pass>
+__device__ inline void make_plan(const AttentionCall& a, const HeadBlock& head, int step,
+                                 Plan& plan) {
+  constexpr bool queries = pass == Pass::queries;
+  const AttentionShape& s = a.shape;
+  plan.index = blockIdx.x;
+  plan.head = head;
+  plan.first_head = queries ? head.h / s.group() : head.h * s.group();
+  plan.heads = queries ? 1 : s.group();
+  plan.tiles = 0;
+  for (ResidentRows rows(a, head, hopper_block_rows, queries ? s.T : s.keys); rows.next();)
+    plan.tile[plan.tiles++] = {rows,
+                               steps_of<pass>(a, plan, rows, rows.begin, hopper_block_rows, step)};
+}
+
+/// Loads the resident rows of each tile, then the streamed rows of each step as soon as a buffer is
+/// empty. One warp runs this. It returns after all buffers have been read. So it waits, too, if a
+/// copy is lost and the consumers wait for ever, and then it reports this.
+template <Pass pass, int width, int step>
+__device__ inline void load_all(const AttentionCall& a, const SharedLayout<width, step>& shared,
+                                const TensorMaps& maps, Fault* fault) {
+  using Layout = SharedLayout<width, step>;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const Plan& plan = shared.plan();
+  const auto wait = [&](SharedAddress barrier, int phase) {
+    wait_for_phase(barrier, static_cast<unsigned>(phase % 2),
+                   [&] { report(fault, FaultSite::attention_backward_copies, plan.index, 0, 0); });
+  };
+  // Steps are counted over all tiles. At step `at` the consumers release the buffer of the step
+  // before it.
+  const auto wait_for_release = [&](int at) {
+    if (lane == 0 && at >= 0) wait(shared.empty((at + stages - 1) % stages), at / stages);
+  };
+  int i = 0;
+  for (int tiles = 0; tiles < plan.tiles; ++tiles) {
+    const Tile& tile = plan.tile[tiles];
+    if (lane == 0) wait(shared.resident_empty(), tiles + 1);  // does not wait before the first tile
+    if (lane == 0) {
+      arrive_expecting(shared.resident_full(), 2 * hopper_consumers * Layout::resident_bytes);
+      for (int consumer = 0; consumer < hopper_consumers; ++consumer) {
+        const int first = static_cast<int>(tile.rows.begin) + consumer * rows_per_consumer;
+        load_matrix<width, rows_per_consumer, box_rows>(plan.head, shared.resident(0, consumer),
+                                                        maps.r1, first, shared.resident_full());
+        load_matrix<width, rows_per_consumer, box_rows>(plan.head, shared.resident(1, consumer),
+                                                        maps.r2, first, shared.resident_full());
+      }
+    }
+    for (int h = 0; h < static_cast<int>(plan.heads); ++h) {
+      const HeadBlock streamed = plan.head.with_head(plan.first_head + h);
+      int row = static_cast<int>(tile.steps.begin);
+      for (; row < tile.steps.begin + tile.steps.count * step; row += step, ++i) {
+        const int stage = i % stages;
+        wait_for_release(i - (stages - 1));
+        const SharedAddress full = shared.full(stage);
+        if (lane == 0) {
+          arrive_expecting(full, 2 * Layout::streamed_bytes);
+          load_matrix<width, step, box_rows>(streamed, shared.row_block(0, stage), maps.x1, row,
+                                             full);
+          load_matrix<width, step, box_rows>(streamed, shared.row_block(1, stage), maps.x2, row,
+                                             full);
+        }
+        if constexpr (pass == Pass::keys) {
+          __syncwarp();  // lane 0 has waited
+          const int64_t limit = streamed_end<pass>(a, tile.rows);
+          float* const to = shared.row_numbers(stage);
+          for (int n = lane; n < step; n += lanes) {
+            to[n] = log_sum_of(a, streamed, row + n, limit);
+            to[step + n] = row + n < limit ? a.row_dots[row_index(a, streamed, row + n)] : 0.0f;
+          }
+          __syncwarp();
+          if (lane == 0) arrive(full);
+        }
+      }
+    }
+  }
+  for (int at = i - (stages - 1); at <= i; ++at) wait_for_release(at);
+}
+
+/// The computation of one warpgroup, 128 threads, for its 64 resident rows of a tile.
 template <Pass pass, class T, int width, int step, Extras extras>
 struct Consumer {
+  static constexpr bool by_keys = pass == Pass::keys;
   const AttentionCall& a;
-  const HeadBlock& head;
   SharedLayout<width, step> shared;
-  Steps steps;
-  int index;  ///< 0 or 1 among the consumers
-  /// It computes steps [first, last) of the block. In the other steps all of its pairs are hidden.
-  int first, last;
-  int64_t row;               ///< the first resident row of this warp
-  float slope;               ///< ALiBi slope divided by the scale
-  float log_sum[2], dot[2];  ///< Pass::queries: of this lane's two rows
-  Accumulators<1, step> products, dproducts;
+  const Tile& tile;                    ///< in shared memory
+  int index;                           ///< 0 or 1 among the consumers
+  int warp_row;                        ///< the first resident row of this warp within the tile
+  float log_sum[2] = {}, dot[2] = {};  ///< Pass::queries: of this lane's two rows
   Accumulators<1, width> sums = {}, value_sums = {};  ///< dq; or dk and dv
+  Accumulators<1, step> products = {}, dproducts = {};
   /// dk and dv of 128 columns leave too few registers to compute the next scores at the same time.
   /// While this consumer waits for its sums, the products of the other consumer run.
-  static constexpr bool waits_for_sums = pass == Pass::keys && width > 64;
+  static constexpr bool waits_for_sums = by_keys && width > 64;
   uint32_t weights[step / 16][4], dscores[step / 16][4];  ///< P and dS, rounded to T
 
-  __device__ void run() {
-    wait_for_phase(shared.resident_full(), 0);
-    int i = 0;
-    for (; i < first; ++i) pass_over(i);
-    for (; i < last; ++i) compute(i);
+  /// Adds the rows of streamed head h, in steps from i on, which are counted over heads and tiles.
+  /// In the steps that it passes over, all pairs are hidden. Returns the step after them.
+  __device__ int add(int i, int64_t h) {
+    const Plan& plan = shared.plan();
+    const VisibleKeys keys(a, plan.head, tile.rows);
+    const int64_t row = tile.rows.begin + warp_row;
+    const Steps own = steps_of<pass>(
+        a, plan, tile.rows, tile.rows.begin + index * rows_per_consumer, rows_per_consumer, step);
+    const int first = i + tile.first_step(own, step), last = first + own.count;
+    __syncwarp();
+    if (threadIdx.x % lanes == 0)
+      shared.terms() = {by_keys ? Mask(keys, streamed_end<pass>(a, tile.rows), own.begin, row)
+                                : Mask(keys, tile.rows.end, row, own.begin),
+                        first,
+                        slope_of_products<extras>(a, by_keys ? plan.head.with_head(h) : plan.head),
+                        own.begin - row + (by_keys ? a.shape.offset : -a.shape.offset)};
+    __syncwarp();
+    int passed = i;
+    for (; passed < first; ++passed) pass_over(passed);
+    for (; passed < last; ++passed) compute(passed);
     finish_sums();
-    for (; i < steps.count; ++i) pass_over(i);
-    release(before(i));
+    const int end = i + tile.steps.count;
+    for (; passed < end; ++passed) pass_over(passed);
+    return end;
+  }
+
+  __device__ void write() {
     sums.scale(a.shape.scale);
-    if constexpr (pass == Pass::queries) {
-      write(a.dq, a.shape.q, a.shape.T, sums);
+    if constexpr (by_keys) {
+      write(a.dk, a.shape.k, sums);
+      write(a.dv, a.shape.v, value_sums);
     } else {
-      write(a.dk, a.shape.k, a.shape.keys, sums);
-      write(a.dv, a.shape.v, a.shape.keys, value_sums);
+      write(a.dq, a.shape.q, sums);
     }
   }
 
   __device__ void finish_sums() {
     wait_for_products<0>();
     fence_registers(sums.values[0]);
-    if constexpr (pass == Pass::keys) fence_registers(value_sums.values[0]);
+    if constexpr (by_keys) fence_registers(value_sums.values[0]);
   }
 
-  __device__ void write(void* to, const HeadLayout& layout, int64_t tokens,
-                        const Accumulators<1, width>& values) {
-    write_rows<width>(head_data<T>(to, layout, head), layout.token, row, tokens,
-                      static_cast<int>(a.shape.D), values);
+  __device__ void write(void* to, const HeadLayout& layout, const Accumulators<1, width>& values) {
+    write_rows<width>(head_data<T>(to, layout, shared.plan().head), layout.token,
+                      tile.rows.begin + warp_row, tile.rows.end, static_cast<int>(a.shape.D),
+                      values);
   }
 
   /// The `empty` mbarrier of the buffer of step i - 1. Before step 0 that is a buffer that has not
@@ -191,7 +265,7 @@ struct Consumer {
     release_after_weights(before(i));
     wait_for_products<0>();
     fence_registers(dproducts.values[0]);
-    if constexpr (pass == Pass::keys) start_sums(value_sums, weights, shared.row_block(1, stage));
+    if constexpr (by_keys) start_sums(value_sums, weights, shared.row_block(1, stage));
     differentiate(stage);
     pack_operand<T>(dscores, dproducts);
     start_sums(sums, dscores, shared.row_block(0, stage));
@@ -229,12 +303,12 @@ struct Consumer {
 
   /// Turns the products of step i into weights P.
   __device__ void compute_weights(int i) {
-    const int64_t streamed = steps.begin + int64_t{i} * step;
-    constexpr bool by_keys = pass == Pass::keys;
+    const HeadTerms& terms = shared.terms();
+    const int rows = (i - terms.first) * step;
+    Mask mask = terms.mask;
+    by_keys ? mask.skip_queries(rows) : mask.skip_keys(rows);
     if constexpr (extras == Extras::alibi)  // by_keys: rows are keys and columns are queries
-      add_alibi(products, by_keys ? -slope : slope,
-                by_keys ? streamed + a.shape.offset - row : streamed - (row + a.shape.offset));
-    const Mask mask = by_keys ? Mask(a.shape, streamed, row) : Mask(a.shape, row, streamed);
+      add_alibi(products, by_keys ? -terms.slope : terms.slope, terms.distance + rows);
     if (by_keys ? mask.hides_some(step, 16) : mask.hides_some(16, step))
       products.for_each([&](int, int n, int e) {
         const int resident = accumulator_row(0, e), other = accumulator_column(n, e);
@@ -256,7 +330,6 @@ struct Consumer {
 
   /// Replaces dproducts by dS = P (dproducts - D).
   __device__ void differentiate(int stage) {
-    constexpr bool by_keys = pass == Pass::keys;
 #pragma unroll
     for (int n = 0; n < step / 8; ++n) {
       float numbers[2] = {dot[0], dot[1]};
@@ -292,77 +365,57 @@ struct Consumer {
   }
 };
 
-/// Finds the steps of the block, [first, last), that the 64 rows of a consumer need.
-template <Pass pass>
-__device__ inline void consumer_steps(const AttentionShape& s, const Steps& steps, int step,
-                                      int64_t row, int& first, int& last) {
-  first = 0;
-  last = steps.count;
-  if constexpr (pass == Pass::queries) {
-    const int64_t end = row < s.T ? visible_keys(s, min(row + rows_per_consumer, s.T) - 1) : 0;
-    last = static_cast<int>((end + step - 1) / step);
-  } else {
-    const int64_t query = s.causal ? max(row - s.offset, int64_t{0}) : 0;
-    first =
-        row < s.keys ? static_cast<int>(min((query - steps.begin) / step, int64_t{last})) : last;
-  }
-}
-
 template <Pass pass, class T, int width, int step, Extras extras>
 __device__ inline void backward(const AttentionCall& a, int64_t blocks_per_head,
                                 const TensorMaps& maps, Fault* fault) {
   const AttentionShape& s = a.shape;
-  HeadBlock head(s, blocks_per_head);
+  HeadBlock head(pass == Pass::queries ? s.H : s.key_heads(), blocks_per_head);
   // With a causal mask later queries see more keys: blocks with the most work start first.
   if (pass == Pass::queries && s.causal) head.block = blocks_per_head - 1 - head.block;
   const SharedLayout<width, step> shared{dynamic_address()};
-  const int64_t row = head.block * hopper_block_rows;
-  Steps steps = {0, 0};
-  int64_t end;
-  if constexpr (pass == Pass::queries) {
-    end = visible_keys(s, min(row + hopper_block_rows, s.T) - 1);
-  } else {
-    if (s.causal) steps.begin = max(row - s.offset, int64_t{0}) / step * step;
-    end = s.T;
-  }
-  steps.count = static_cast<int>(max(end - steps.begin + step - 1, int64_t{0}) / step);
   if (threadIdx.x == 0) {
     init_barrier(shared.resident_full(), 1);
+    init_barrier(shared.resident_empty(), consumer_warps);
     for (int stage = 0; stage < stages; ++stage) {
       init_barrier(shared.full(stage), pass == Pass::keys ? 2 : 1);
       init_barrier(shared.empty(stage), consumer_warps);
     }
     fence_barrier_init();
+    make_plan<pass>(a, head, step, shared.plan());
   }
   __syncthreads();
-  // 128 * 24 + 256 * 240 = 64512 registers, the 384 * 168 of the launch.
+  // 128 * 24 + 256 * 240 = 128 * 40 + 256 * 232 = 64512 registers, the 384 * 168 of the launch. The
+  // sums of 128 columns need the 240.
+  constexpr bool wide = width > 64;
   const int warpgroup = static_cast<int>(threadIdx.x) / warpgroup_threads;
   if (warpgroup == 0) {
-    decrease_registers<24>();
-    if (threadIdx.x < lanes) load_all<pass>(a, shared, head, maps, steps, fault);
+    decrease_registers<wide ? 24 : 40>();
+    if (threadIdx.x < lanes) load_all<pass>(a, shared, maps, fault);
     return;
   }
-  increase_registers<240>();
+  increase_registers<wide ? 240 : 232>();
   const int index = warpgroup - 1;
-  const int warp = static_cast<int>(threadIdx.x) % warpgroup_threads / lanes;
-  Consumer<pass, T, width, step, extras> consumer{
-      .a = a,
-      .head = head,
-      .shared = shared,
-      .steps = steps,
-      .index = index,
-      .row = row + index * rows_per_consumer + warp * 16,
-      .slope = slope_of_products<extras>(a, head)};
-  consumer_steps<pass>(s, steps, step, row + index * rows_per_consumer, consumer.first,
-                       consumer.last);
-  if constexpr (pass == Pass::queries)
+  const int warp_row =
+      index * rows_per_consumer + static_cast<int>(threadIdx.x) % warpgroup_threads / lanes * 16;
+  const Plan& plan = shared.plan();
+  int i = 0;
+  for (int tiles = 0; tiles < plan.tiles; ++tiles) {
+    const Tile& tile = plan.tile[tiles];
+    Consumer<pass, T, width, step, extras> consumer{
+        .a = a, .shared = shared, .tile = tile, .index = index, .warp_row = warp_row};
+    if constexpr (pass == Pass::queries)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t t = consumer.row + accumulator_row(0, 2 * half);
-      consumer.dot[half] = dot_row<T>(a, head, t, s.T);
-      consumer.log_sum[half] = log_sum_of(a, head, t, s.T);
-    }
-  consumer.run();
+      for (int half = 0; half < 2; ++half) {
+        const int64_t t = tile.rows.begin + warp_row + accumulator_row(0, 2 * half);
+        consumer.dot[half] = dot_row<T>(a, plan.head, t, tile.rows.end);
+        consumer.log_sum[half] = log_sum_of(a, plan.head, t, tile.rows.end);
+      }
+    wait_for_phase(shared.resident_full(), tiles % 2);
+    for (int h = 0; h < static_cast<int>(plan.heads); ++h) i = consumer.add(i, plan.first_head + h);
+    release(shared.resident_empty());
+    consumer.write();
+  }
+  release(shared.empty((i + stages - 1) % stages));
 }
 
 #endif
@@ -389,25 +442,27 @@ template <class T, int width, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
   constexpr int keys = 64, queries = 64;  // of a step
   const AttentionShape& s = call.shape;
-  const auto map_of = [&](const void* data, const HeadLayout& layout, int64_t tokens) {
-    return tensor_map("attention_backward", data, layout, s, tokens, box_rows, stream);
+  const auto map_of = [&](const void* data, const HeadLayout& layout, int64_t heads,
+                          int64_t tokens) {
+    return tensor_map("attention_backward", data, layout, s, heads, tokens, box_rows, stream);
   };
-  const CUtensorMap q = map_of(call.q, s.q, s.T), dout = map_of(call.dout, s.out, s.T),
-                    k = map_of(call.k, s.k, s.keys), v = map_of(call.v, s.v, s.keys);
-  const auto start = [&](const Work& work, auto kernel, int64_t tokens, size_t shared,
-                         const TensorMaps& maps) {
+  const CUtensorMap q = map_of(call.q, s.q, s.H, s.T), dout = map_of(call.dout, s.out, s.H, s.T),
+                    k = map_of(call.k, s.k, s.key_heads(), s.keys),
+                    v = map_of(call.v, s.v, s.key_heads(), s.keys);
+  const auto start = [&](const Work& work, auto kernel, int64_t heads, int64_t tokens,
+                         size_t shared, const TensorMaps& maps) {
     const int64_t blocks_per_head = (tokens + hopper_block_rows - 1) / hopper_block_rows;
     launch(work, kernel,
-           {blocks_for(s.B * s.H * blocks_per_head, 1), dim3(hopper_threads), shared,
+           {blocks_for(s.B * heads * blocks_per_head, 1), dim3(hopper_threads), shared,
             hopper_registers},
            stream, call, blocks_per_head, maps, fault_place(stream));
   };
   start(backward_queries_work("hopper_backward_queries", dtype_of<T>, call),
-        backward_queries<T, width, keys, extras>, s.T, SharedLayout<width, keys>::bytes,
+        backward_queries<T, width, keys, extras>, s.H, s.T, SharedLayout<width, keys>::bytes,
         {q, dout, k, v});
   start(backward_keys_work("hopper_backward_keys", dtype_of<T>, call),
-        backward_keys<T, width, queries, extras>, s.keys, SharedLayout<width, queries>::bytes,
-        {k, v, q, dout});
+        backward_keys<T, width, queries, extras>, s.key_heads(), s.keys,
+        SharedLayout<width, queries>::bytes, {k, v, q, dout});
 }
 
 }  // namespace

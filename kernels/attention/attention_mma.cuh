@@ -121,17 +121,16 @@ struct Mask {
   int queries, keys;  ///< how many exist from t0 and j0 on
   int diagonal;       ///< causal: query t sees key j if j - t < diagonal
   int edge;           ///< window: and if j - t >= edge
-  __device__ Mask(const AttentionShape& s, int64_t t0, int64_t j0)
-      : queries(clamped(s.T - t0)),
-        keys(clamped(s.keys - j0)),
-        diagonal(s.causal ? clamped(t0 - j0 + s.offset + 1) : far),
-        edge(-far) {}
-  /// For a document whose queries end at `query_end`. j0 is not below the document's first key.
+  /// The document's queries, or all without documents, end at `query_end`. j0 is not below the
+  /// document's first key.
   __device__ Mask(const VisibleKeys& visible, int64_t query_end, int64_t t0, int64_t j0)
       : queries(clamped(query_end - t0)),
         keys(clamped(visible.limit - j0)),
         diagonal(clamped(t0 - j0 + visible.ahead)),
         edge(visible.window > 0 ? clamped(t0 - j0 + visible.ahead - visible.window) : -far) {}
+  /// From now on for the tile that is `count` keys, or queries, later.
+  __device__ void skip_keys(int count) { keys -= count, diagonal -= count, edge -= count; }
+  __device__ void skip_queries(int count) { queries -= count, diagonal += count, edge += count; }
   __device__ bool hides(int t, int j) const {
     return t >= queries || j >= keys || j - t >= diagonal || j - t < edge;
   }
@@ -271,11 +270,6 @@ struct OnlineSoftmax {
     out.for_each([&](int i, int n, int e) { out.values[i][n][e] *= rescale_factor[i][e / 2]; });
   }
 
-  template <int width>
-  __device__ void finish(Accumulators<tiles, width>& out, const AttentionCall& a,
-                         const HeadBlock& head, int64_t t0) {
-    finish(out, a, head, t0, a.shape.T);
-  }
   /// Divides `out` by the sums of weights. If the call has a log_sum, writes it for queries
   /// [t0, query_end) of the warp: scale * maximum + log(sum).
   template <int width>

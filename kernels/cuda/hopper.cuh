@@ -106,7 +106,7 @@ __device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity,
 #ifdef __CUDACC__
   constexpr int most_tries = 1000;
 #else
-  constexpr int most_tries = 20'000;  // each lets one other thread run
+  constexpr int most_tries = 200'000;  // each lets one other thread run; a tile may have many steps
 #endif
 #pragma unroll 1
   for (int tries = 0; !try_wait(barrier, parity); ++tries)

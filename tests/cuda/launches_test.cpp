@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bench/op.h"
-#include "tests/support/op_case.h"
+#include "tests/kernels/attention/attention_case.h"
 #include "tests/support/scoped_variable.h"
 #include "zerograd/kernels/matmul/matmul.h"
 
@@ -99,6 +99,26 @@ TEST_CASE("a plan counts the product of a weight's gradient and the bias's as a 
     const std::string planned = counts_on(Device::meta(0, counting, Device::Type::cuda));
     CHECK(planned == counts_on(Device::cuda(0, counting)));
     CHECK((planned.find("reduce") == std::string::npos) == (std::string(wish) == "cublaslt"));
+  }
+}
+
+TEST_CASE("attention of Llama-like models, windows and documents takes the kernels with wgmma") {
+  const std::vector<int64_t> documents = {31, 100};
+  for (const Problem& p :
+       {Problem{.H = 8, .kv_heads = 2}, Problem{.H = 2, .window = 50},
+        Problem{.H = 2, .documents = documents},
+        Problem{.H = 8, .alibi = true, .kv_heads = 1, .window = 50, .documents = documents}}) {
+    Problem sized = p;
+    sized.B = 1, sized.T = sized.keys = 131, sized.D = 64, sized.form = Form::separate;
+    CAPTURE(sized.str());
+    const Device device = Device::cuda(0, counting);
+    run(make(sized, DType::bf16, device), device);
+    device.compute().synchronize();
+    std::string kernels;
+    for (const LaunchRow& row : device.launches()->counts().rows)
+      if (row.op.starts_with("attention") && !row.kernel.starts_with("check"))
+        kernels += row.kernel + " ";
+    CHECK(kernels == "hopper_backward_keys hopper_backward_queries hopper_forward ");
   }
 }
 

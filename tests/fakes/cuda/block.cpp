@@ -336,7 +336,9 @@ void yield() {
   Thread& thread = *current;
   Block& block = *thread.block;
   // Start from another thread each time. Otherwise spinning warps starve the one they wait for.
-  const auto start = static_cast<unsigned>(++block.spins * 33 % block.threads.size());
+  // The hash keeps some threads that all wait from taking turns for ever.
+  const uint64_t hash = uint64_t(++block.spins) * 0x9e3779b97f4a7c15u >> 33;
+  const auto start = static_cast<unsigned>(hash % block.threads.size());
   Warp& warp = block.warps[thread.warp];
   warp.ready &= ~(1u << thread.lane);
   Thread* next = pick(block, start);
