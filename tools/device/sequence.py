@@ -21,8 +21,10 @@ KERNELS = {**TILES, **PRODUCTS,
            "alibi, rope": "--source-file=*/kernels/attention/alibi*,*/kernels/attention/rope*",
            "elementwise": "--source-file=*/kernels/elementwise/*",
            "optimizer": "--source-file=*/kernels/optimizer/*"}
+WIDE = {"wide tiles": "--source-file=*/hpu/matmul_wide_tiles_test.cpp"}
 OTHERS = {"others": "--source-file-exclude=*/kernels/*/*,*/kernels/ops_test.cpp"}
 ENGINES = {"faults, scratch": "--source-file=*/hpu/faults_test.cpp,*/hpu/workspace_test.cpp,*/hpu/rounds_test.cpp",
+           "pinned memory": "--test-case=kernels compute on pinned operands*,copies and fills of pinned memory*",
            "ranks": "--source-file=*/accelerator/comm_test.cpp",
            "operators": "--source-file=*/accelerator/operators_test.cpp,*/accelerator/values_test.cpp",
            "engines": "--source-file=*/accelerator/engine_test.cpp,*/accelerator/whole_update_test.cpp"}
@@ -61,7 +63,7 @@ PARTS = {
             ("training beside the CPU", 120, 90, "beside_cpu"),
             ("tests, portable", 150, 90, "tested", KERNELS, {"ZG_HPU_VARIANT": "portable"}),
             ("tests, sub_groups", 90, 80, "tested", {**TILES, **PRODUCTS}, {"ZG_HPU_VARIANT": "sub_groups"}),
-            ("tests, dpas", 90, 80, "tested", {**TILES, **PRODUCTS}, {"ZG_HPU_VARIANT": "dpas"}),
+            ("tests, dpas", 90, 80, "tested", {**TILES, **PRODUCTS, **WIDE}, {"ZG_HPU_VARIANT": "dpas"}),
             ("tests of ranks and engines", 120, 90, "tested", ENGINES, {})]),
         "numbers": (300, [
             ("info", 40, 15, "info"),
