@@ -96,12 +96,13 @@ TEST_CASE("two threads build two modules at the same time") {
       device.compute().synchronize();
     });
   };
-  std::thread casts = on_thread(
-      0, [](const Tensor& x, Stream& stream) { kernels::cast({.x = x, .y = x}, stream); });
+  std::thread negates = on_thread(0, [](const Tensor& x, Stream& stream) {
+    kernels::unary({.op = UnaryOp::negate, .x = x, .y = x}, stream);
+  });
   std::thread adds = on_thread(1, [](const Tensor& x, Stream& stream) {
     kernels::binary({.op = BinaryOp::add, .a = x, .b = x, .y = x}, stream);
   });
-  casts.join();
+  negates.join();
   adds.join();
 }
 

@@ -144,13 +144,12 @@ TEST_CASE("attention with ALiBi needs no more scratch than without, on any devic
             forward[Device::Type::cpu].workspace_bytes(t.forward(), traits),
             backward[Device::Type::cpu].workspace_bytes(t.backward(), traits),
             backward[Device::Type::cuda].workspace_bytes(t.backward(), traits),
+            forward[Device::Type::hpu].workspace_bytes(t.forward(), traits),
             backward[Device::Type::hpu].workspace_bytes(t.backward(), traits)};
       };
       CHECK(scratch(true) == scratch(false));
     }
-  // On CUDA and HPU forward asks for none.
   CHECK(!kernels::attention_forward[Device::Type::cuda].workspace_bytes);
-  CHECK(!kernels::attention_forward[Device::Type::hpu].workspace_bytes);
 }
 
 TEST_CASE("attention refuses slopes that do not fit, by name") {
