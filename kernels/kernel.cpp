@@ -54,11 +54,15 @@ OpCount count_of(const std::vector<Operand>& operands) {
 
 namespace {
 thread_local const OpCount* current_call = nullptr;
-}
+thread_local const char* current_op = "";
+thread_local bool has_launched = false;  // within current_call
+}  // namespace
 
 CountedCall::CountedCall(const char* op, const OpCount& count, LaunchCounter& counter,
                          Device::Type backend)
     : count_(count), outer_(std::exchange(current_call, &count_)) {
+  current_op = op;
+  has_launched = false;
   if (backend != Device::Type::cpu || outer_) return;
   counter.add({.op = op,
                .kernel = op,
@@ -72,6 +76,22 @@ CountedCall::CountedCall(const char* op, const OpCount& count, LaunchCounter& co
 CountedCall::~CountedCall() { current_call = outer_; }
 
 const OpCount* CountedCall::current() { return current_call; }
+
+void count_launch(const Stream& stream, const char* kernel, int64_t blocks) {
+  LaunchCounter* const counter = stream.launches();
+  if (!counter || blocks == 0) return;
+  LaunchRow row{.op = kernel, .kernel = kernel, .launches = 1, .blocks = blocks};
+  if (current_call) {
+    row.op = current_op;
+    row.dtype = current_call->dtype;
+    row.kind = current_call->kind;
+    if (!std::exchange(has_launched, true)) {
+      row.bytes = current_call->bytes;
+      row.operations = current_call->operations;
+    }
+  }
+  counter->add(row);
+}
 
 Tensor scratch_of(const char* op, int64_t bytes, Device::Type backend, const Device& device) {
   const PurposeScope purpose(device, Purpose::workspace);

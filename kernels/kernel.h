@@ -67,6 +67,11 @@ class ZG_API CountedCall {
   const OpCount* const outer_;
 };
 
+/// For kernels that are launched without a count of their own: counts one in the current call,
+/// whose first launch has its bytes and operations. Nothing if the stream does not count, or no
+/// blocks.
+ZG_API void count_launch(const Stream& stream, const char* kernel, int64_t blocks);
+
 /// "x f32 [64, 48], y f32 [64, 48]"; at most the first sixteen.
 ZG_API std::string text_of(const std::vector<Operand>& operands);
 

@@ -48,8 +48,8 @@ struct DeviceOptions {
   int64_t host_limit = 0;       ///< the same for Space::pinned and Space::host together
   std::optional<Isa> isa = {};  ///< absent: best_isa()
   SwapOptions swap = {};
-  /// Counts kernel launches (runtime/launches.h) on cpu and cuda, and on meta in a plan for one of
-  /// them. A plan for cuda needs a build with CUDA. Other devices throw Unsupported.
+  /// Counts kernel launches (runtime/launches.h) on cpu and cuda, and on meta in a plan for any. A
+  /// plan for cuda or hpu needs a build with it. Other devices throw Unsupported.
   bool count_launches = false;
   /// Device::cpu() makes a device for this call alone, with accounting of its own.
   bool separate = false;

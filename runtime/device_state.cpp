@@ -26,17 +26,28 @@ Device::Traits traits_of(Device::Type type, const Device::Options& options, Devi
 std::unique_ptr<LaunchCounter> counter_for(Device::Type type, const Device::Options& options,
                                            Device::Type backend) {
   if (!options.count_launches) return nullptr;
-  if (backend == Device::Type::hpu)
-    raise<Unsupported>(
-        "device: launches are counted on cpu and cuda and in plans for them, got {}{}; try without "
-        "count_launches (--kernels)",
-        type == Device::Type::meta ? "a plan for " : "", backend);
+  if (type == Device::Type::hpu)
+    throw Unsupported(
+        "device: launches are counted on cpu and cuda, and in plans also for hpu, got hpu; try "
+        "plan, or without count_launches (--kernels)");
+  if (backend == Device::Type::hpu && !backend_of(backend)->count)
+    throw Unsupported(
+        "device: count_launches (--kernels): a plan runs the host code of the HPU kernels, which "
+        "this build lacks; install what tools/install-packages hpu names and configure again, or "
+        "try --device cpu");
   if (backend == Device::Type::cuda && !backend_of(backend)->count)
     throw Unsupported(
         "device: count_launches (--kernels): a plan runs the host code of the CUDA kernels, which "
         "this build lacks; configure with -DZG_CUDA=ON on a machine with nvcc (it needs no GPU), "
         "or try --device cpu");
   return std::make_unique<LaunchCounter>();
+}
+
+const char* call_of(const Device::Traits& traits, const char* cpu, const char* cuda,
+                    const char* hpu) {
+  return traits.backend == Device::Type::cpu    ? cpu
+         : traits.backend == Device::Type::cuda ? cuda
+                                                : hpu;
 }
 
 }  // namespace
@@ -114,7 +125,7 @@ void DeviceState::count_copy(const Stream& stream, const void* to, const void* f
   const int64_t places = (ledger.is_on_device(to) ? 1 : 0) + (ledger.is_on_device(from) ? 1 : 0);
   const auto n = static_cast<int64_t>(bytes);
   counter->add({.op = "copy",
-                .kernel = traits.backend == Device::Type::cpu ? "memmove" : "cudaMemcpyAsync",
+                .kernel = call_of(traits, "memmove", "cudaMemcpyAsync", "AppendMemoryCopy"),
                 .launches = 1,
                 .bytes = places * n,
                 .kind = KernelClass::copy});
@@ -123,7 +134,7 @@ void DeviceState::count_copy(const Stream& stream, const void* to, const void* f
 void DeviceState::count_fill(const Stream& stream, size_t bytes) const {
   if (LaunchCounter* const counter = launches_on(stream); counter && bytes > 0)
     counter->add({.op = "fill_zero",
-                  .kernel = traits.backend == Device::Type::cpu ? "memset" : "cudaMemsetAsync",
+                  .kernel = call_of(traits, "memset", "cudaMemsetAsync", "AppendMemoryFill"),
                   .launches = 1,
                   .bytes = static_cast<int64_t>(bytes),
                   .kind = KernelClass::copy});

@@ -12,7 +12,7 @@
 
 // Counts of a device's kernel launches. A device that was made with DeviceOptions::count_launches
 // has a LaunchCounter. In a run it counts the kernels, copies and fills that are given to the
-// device. On a meta device that represents a GPU (PlanOptions::type is cuda) kernels run their host
+// device. On a meta device that stands for cuda or hpu (PlanOptions::type) kernels run their host
 // code, which chooses the kernels and their grids, and launch nothing. So a plan counts what a run
 // will launch, on a machine without a GPU. On the CPU each call of an op is one launch, in a run
 // and in a plan. Other ops that this op calls belong to the same launch (kernels/kernel.h).

@@ -17,6 +17,7 @@ struct Choice {
   Code code;
   int size;
   int64_t rows;
+  bool has_tiles = true;  ///< attention_queries computes the row dots, too
 };
 template <class Args>
 Choice choice_of(const Args& a, const Stream& stream) {
@@ -28,10 +29,10 @@ Choice choice_of(const Args& a, const Stream& stream) {
     return {module("attention_tiles", dtype, dpas_variant(stream)), D <= 64 ? 64 : 128, 64};
   if (variant != Variant::portable)
     return {module("attention_tiles", dtype, "sg16"), D <= 64 ? 64 : 128, 32};
-  return D <= 64    ? Choice{code, 2, 32}
-         : D <= 128 ? Choice{code, 4, 16}
-         : D <= 256 ? Choice{code, 8, 8}
-                    : Choice{code, 32, 8};
+  return D <= 64    ? Choice{code, 2, 32, false}
+         : D <= 128 ? Choice{code, 4, 16, false}
+         : D <= 256 ? Choice{code, 8, 8, false}
+                    : Choice{code, 32, 8, false};
 }
 
 std::byte* begin_of(const Tensor& tensor, const HeadLayout& layout) {
@@ -88,11 +89,16 @@ void attention_backward(const AttentionBackward& a, Workspace workspace, Stream&
   constexpr int64_t rows = 8;  // rows per work-group of attention_dot_rows
   std::byte* const row_dots = workspace.data;
   std::byte* const dout = begin_of(a.dout, s.out);
-  launch(stream, module("attention", a.q.dtype()), "attention_dot_rows",
-         {groups_for(s.T, rows), s.H, s.B}, begin_of(a.out, s.out), dout, row_dots, s.out.batch,
-         s.out.head, s.out.token, s.H, s.T, static_cast<int32_t>(s.D));
-  launch_heads(stream, "attention_queries", s.H, s.T, a, dout, a.log_sum.raw(), row_dots,
-               begin_of(a.dq, s.q));
+  std::byte *const out = begin_of(a.out, s.out), *const dq = begin_of(a.dq, s.q);
+  if (choice_of(a, stream).has_tiles) {
+    launch_heads(stream, "attention_queries", s.H, s.T, a, dout, a.log_sum.raw(), row_dots, dq,
+                 out);
+  } else {
+    launch(stream, module("attention", a.q.dtype()), "attention_dot_rows",
+           {groups_for(s.T, rows), s.H, s.B}, out, dout, row_dots, s.out.batch, s.out.head,
+           s.out.token, s.H, s.T, static_cast<int32_t>(s.D));
+    launch_heads(stream, "attention_queries", s.H, s.T, a, dout, a.log_sum.raw(), row_dots, dq);
+  }
   launch_heads(stream, "attention_keys", s.key_heads(), s.keys, a, dout, a.log_sum.raw(), row_dots,
                begin_of(a.dk, s.k), begin_of(a.dv, s.v));
 }

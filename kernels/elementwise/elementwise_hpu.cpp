@@ -122,8 +122,7 @@ void gelu_backward(const GeluBackward& a, Workspace, Stream& stream) {
   const bool tanh = a.activation == Activation::gelu_tanh;
   const int64_t n = a.x.numel();
   launch(stream, module("gelu", a.x.dtype()), tanh ? "gelu_tanh_backward" : "gelu_erf_backward",
-         {span_groups(n)}, a.dy.raw(), a.x.raw(), a.dx.raw(), n);
-  if (a.y) gelu_forward({.x = a.x, .y = a.y, .activation = a.activation}, {}, stream);
+         {span_groups(n)}, a.dy.raw(), a.x.raw(), a.dx.raw(), a.y.raw(), n);
 }
 
 void gated_forward(const GatedForward& a, Workspace, Stream& stream) {

@@ -19,8 +19,14 @@ struct alignas(64) Long8 {
   int64_t v[8] = {};
 };
 
+/// The argument for a long16: one number for each of up to 16 tensors of a launch.
+struct alignas(128) Long16 {
+  static constexpr size_t size = 16;
+  int64_t v[size] = {};
+};
+
 /// The size and address of an argument, which must exist until enqueue() has read it. Arguments are
-/// pointers, numbers of types that OpenCL C has, Long8 and LocalBytes.
+/// pointers, numbers of types that OpenCL C has, Long8, Long16 and LocalBytes.
 template <class T>
 Argument argument(const T& value) {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_same_v<T, bool>);
@@ -32,11 +38,13 @@ Argument argument(const T& value) {
     return {sizeof(T), &value};
 }
 
-/// Queues the kernel. The arguments must have the order and the sizes of the parameters in the .cl
-/// source.
+/// Queues the kernel, or in a plan only counts it. The arguments must have the order and the sizes
+/// of the parameters in the .cl source.
 template <class... Args>
 void launch(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
             const Args&... args) {
+  count_launch(stream, kernel, groups.x * groups.y * groups.z);
+  if (stream.type() == Device::Type::meta) return;
   enqueue(stream, code, kernel, groups, std::array{argument(args)...});
 }
 

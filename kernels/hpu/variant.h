@@ -11,7 +11,7 @@ enum class Variant : uint8_t { portable, sub_groups, dpas };
 
 /// The best variant that the device supports, or the one that
 /// ZG_HPU_VARIANT=portable|sub_groups|dpas requests. Throws ConfigError if the device does not
-/// support the requested one.
+/// support the requested one. A meta device, whose launches a plan counts, supports all.
 Variant variant_of(const Stream& stream);
 
 /// The variant in a module's name if variant_of() is dpas: "dpas8" or "dpas16", by

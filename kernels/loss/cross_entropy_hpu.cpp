@@ -44,7 +44,7 @@ void projection_cross_entropy(const ProjectionCrossEntropy& a, Workspace workspa
       const Tensor logits = plan.logits_of(workspace, chunk);
       plan.make_logits(workspace, chunk, stream, multiply);
       launch(stream, code, ("add_chunk" + index).c_str(), {rows}, logits.raw(), targets, sums,
-             chunk.column, chunk.columns);
+             chunk.column, chunk.columns, chunk.distance);
     });
     launch(stream, code, ("write_loss" + index).c_str(), {groups_for(rows)}, sums, a.targets.raw(),
            a.loss.raw(), row, rows, tiling.V, a.ignore_index, fault_place(stream),
@@ -55,7 +55,7 @@ void projection_cross_entropy(const ProjectionCrossEntropy& a, Workspace workspa
       const Tensor dlogits = plan.dlogits_of(workspace, chunk);
       launch(stream, code, ("logit_gradients" + index).c_str(), {rows}, logits.raw(), targets, sums,
              dlogits.raw(), static_cast<float>(a.gradient_factor), chunk.column, chunk.columns,
-             tiling.V, a.ignore_index);
+             chunk.distance, tiling.V, a.ignore_index);
       if (a.dx) multiply(plan.dx_product(dlogits, chunk));
       if (a.dweight) multiply(plan.dweight_product(dlogits, chunk));
     });

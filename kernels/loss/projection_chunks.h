@@ -262,10 +262,13 @@ inline ProjectionPlan projection_plan(const ProjectionCrossEntropy& a,
 }  // namespace cuda
 
 namespace hpu {
-/// The scratch also has four floats for each row of a block; see projection_cross_entropy.cl.
+/// The scratch also has four floats for each row of a block; see projection_cross_entropy.cl, whose
+/// work-items do not wait for each other, so that nothing overwrites logits.
 inline ProjectionPlan projection_plan(const ProjectionCrossEntropy& a,
                                       const Device::Traits& traits) {
-  return {a, traits, LogitLimits::for_caches(), 4 * int64_t{sizeof(float)},
+  LogitLimits limits = LogitLimits::for_gpus();
+  limits.overwrites = false;
+  return {a, traits, limits, 4 * int64_t{sizeof(float)},
           kernels::matmul[Device::Type::hpu].workspace_bytes};
 }
 }  // namespace hpu

@@ -6,15 +6,15 @@
 // (y) the sum of exp(logit - largest), (z) the target's logit, after its chunk was added. Milakov,
 // Gimelshein 2018, arXiv:1805.02867, algorithm 3.
 
-/// Adds columns [column, column + columns) to the log-sums; the chunk at column 0 starts them. One
-/// work-group for each row.
+/// Adds columns [column, column + columns), whose rows are `distance` apart, to the log-sums; the
+/// chunk at column 0 starts them. One work-group for each row.
 #define ADD_CHUNK(index, index_type)                                                            \
   row_kernel void add_chunk_##index(__global const float* logits,                               \
                                     __global const index_type* targets, __global float4* sums,  \
-                                    long column, long columns) {                                \
+                                    long column, long columns, long distance) {                 \
     __local float parts[ROW_ITEMS];                                                             \
     const long n = get_group_id(0);                                                             \
-    __global const float* const x = logits + n * columns;                                       \
+    __global const float* const x = logits + n * distance;                                      \
     const float4 previous = column > 0 ? sums[n] : (float4)(-INFINITY, 0.0f, 0.0f, 0.0f);       \
     float chunk_maximum = -INFINITY, sum = 0.0f;                                                \
     for (long i = get_local_id(0); i < columns; i += ROW_ITEMS)                                 \
@@ -54,14 +54,14 @@
   row_kernel void logit_gradients_##index(                                                         \
       __global const float* logits, __global const index_type* targets,                            \
       __global const float4* sums, __global real* dlogits, float factor, long column,              \
-      long columns, long V, long ignored) {                                                        \
+      long columns, long distance, long V, long ignored) {                                         \
     const long n = get_group_id(0), target = targets[n];                                           \
     const int is_counted = has_target(target, ignored, V);                                         \
     const float log_sum = sums[n].x + log(sums[n].y);                                              \
     for (long i = get_local_id(0); i < columns; i += ROW_ITEMS) {                                  \
-      const float log_probability = logits[n * columns + i] - log_sum;                             \
+      const float log_probability = logits[n * distance + i] - log_sum;                            \
       const float gradient = i == target - column ? expm1(log_probability) : exp(log_probability); \
-      dlogits[n * columns + i] = narrowed(is_counted ? gradient * factor : 0.0f);                  \
+      dlogits[n * distance + i] = narrowed(is_counted ? gradient * factor : 0.0f);                 \
     }                                                                                              \
   }
 

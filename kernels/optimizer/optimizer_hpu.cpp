@@ -12,46 +12,68 @@
 namespace zg::hpu {
 namespace {
 
-/// The constants in the layout that update.cl reads: a float16.
-struct alignas(64) Constants {
+/// A float16: a number for each of up to 16 tensors, or the constants in update.cl's layout.
+struct alignas(64) Float16 {
   float v[16] = {};
-  explicit Constants(const UpdateConstants& c)
-      : v{c.gradient_scale,
-          c.l2,
-          c.beta1,
-          c.new1,
-          c.beta2,
-          c.new2,
-          c.unbias2,
-          c.epsilon,
-          c.keep,
-          c.move,
-          c.nesterov ? 1.0f : 0.0f} {}
 };
 
 constexpr const char* kinds[update_kinds] = {"adam", "lion", "momentum", "descent"};
 
+int64_t address(const Tensor& tensor) { return reinterpret_cast<int64_t>(tensor.raw()); }
+
+/// Calls launch(first, count, counts, ends, groups) for up to 16 of the tensors at a time: their
+/// numbers of elements, and the numbers of work-groups up to the end of each.
+template <class Items, class NumelOf, class Launch>
+void for_many(const Items& items, const NumelOf& numel_of, const Launch& launch) {
+  for (size_t first = 0; first < items.size(); first += Long16::size) {
+    const size_t count = std::min(items.size() - first, Long16::size);
+    Long16 counts, ends;
+    int64_t groups = 0;
+    for (size_t i = 0; i < Long16::size; ++i) {
+      if (i < count) groups += span_groups(counts.v[i] = numel_of(items[first + i]));
+      ends.v[i] = groups;
+    }
+    launch(first, count, counts, ends, groups);
+  }
+}
+
 }  // namespace
 
-void optimizer_update(const OptimizerUpdate& a, Workspace workspace, Stream& stream) {
-  if (a.scale) {
-    if (const auto known = with_known_scale(a, stream)) optimizer_update(*known, workspace, stream);
-    return;
-  }
-  for (const OptimizerTensor& t : a.tensors) {
-    if (t.low_precision && t.low_precision.dtype() != DType::bf16)
-      raise<Unsupported>("{}: no hpu kernel for a low_precision of {}; expected bf16",
-                         name_of(a.rule), t.low_precision.dtype());
-    const int64_t n = t.parameter.numel();
-    if (n == 0) continue;
-    const std::string kernel = fmt::format("{}_{}_{}", kinds[static_cast<size_t>(kind_of(a))],
-                                           t.parameter.dtype(), t.gradient.dtype());
-    const RoundingKey key = a.rounding_seed ? rounding_key(a, t) : RoundingKey();
-    launch(stream, module("update"), kernel.c_str(), {groups_for(n)}, t.gradient.raw(),
-           t.parameter.raw(), t.moment1.raw(), t.moment2.raw(), t.low_precision.raw(), n,
-           Constants(constants(a, t)), uint32_t{a.rounding_seed.has_value()}, key.seed, key.name,
-           t.first, key.step);
-  }
+void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
+  if (a.tensors.empty()) return;
+  const OptimizerTensor& any = a.tensors[0];
+  const std::string kernel = fmt::format("{}_{}_{}", kinds[static_cast<size_t>(kind_of(a))],
+                                         any.parameter.dtype(), any.gradient.dtype());
+  const auto numel_of = [](const OptimizerTensor& t) { return t.parameter.numel(); };
+  for_many(
+      a.tensors, numel_of,
+      [&](size_t first, size_t count, const Long16& counts, const Long16& ends, int64_t groups) {
+        Long16 gradients, parameters, moments1, moments2, copies, names, firsts;
+        Float16 l2, keep, move, shared;
+        for (size_t i = 0; i < count; ++i) {
+          const OptimizerTensor& t = a.tensors[first + i];
+          if (t.low_precision && t.low_precision.dtype() != DType::bf16)
+            raise<Unsupported>("{}: no hpu kernel for a low_precision of {}; expected bf16",
+                               name_of(a.rule), t.low_precision.dtype());
+          gradients.v[i] = address(t.gradient);
+          parameters.v[i] = address(t.parameter);
+          moments1.v[i] = address(t.moment1);
+          moments2.v[i] = address(t.moment2);
+          copies.v[i] = address(t.low_precision);
+          names.v[i] = static_cast<int64_t>(t.name);
+          firsts.v[i] = t.first;
+          const UpdateConstants c = constants(a, t);
+          l2.v[i] = c.l2;
+          keep.v[i] = c.keep;
+          move.v[i] = c.move;
+          shared = {{c.gradient_scale, 0.0f, c.beta1, c.new1, c.beta2, c.new2, c.unbias2, c.epsilon,
+                     0.0f, 0.0f, c.nesterov ? 1.0f : 0.0f}};
+        }
+        launch(stream, module("update"), kernel.c_str(), {groups}, any.parameter.raw(), gradients,
+               parameters, moments1, moments2, copies, counts, ends, l2, keep, move, shared,
+               a.scale.raw(), uint32_t{a.rounding_seed.has_value()}, a.rounding_seed.value_or(0),
+               names, firsts, static_cast<uint32_t>(a.step));
+      });
 }
 
 void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
@@ -68,8 +90,11 @@ void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) 
 
 // On the host, which waits for the sums: a device need not have f64.
 void gradient_scale(const GradientScale& a, Workspace, Stream& stream) {
-  const std::vector<int64_t> limbs = a.limbs.to_host<int64_t>();
-  const std::vector<int64_t> counts = a.non_finite.to_host<int64_t>();
+  std::array<int64_t, SumOfSquares::limb_count> limbs = {};
+  std::vector<int64_t> counts(static_cast<size_t>(a.non_finite.numel()));
+  stream.copy(limbs.data(), a.limbs.raw(), sizeof limbs);
+  stream.copy(counts.data(), a.non_finite.raw(), static_cast<size_t>(a.non_finite.bytes()));
+  stream.synchronize();
   const bool finite = std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; });
   const double norm = std::sqrt(value_of_limbs(limbs.data())) / a.clipping.divisor();
   const float scale = finite ? a.clipping.factor(norm) : std::numeric_limits<float>::quiet_NaN();
@@ -77,14 +102,25 @@ void gradient_scale(const GradientScale& a, Workspace, Stream& stream) {
 }
 
 void fold_gradient(const FoldGradient& a, Workspace, Stream& stream) {
-  for (const FoldGradient::Part& part : a.parts) {
-    std::string kernel = "fold";
-    for (const DType dtype : {part.leaf.dtype(), a.rounding, part.sum.dtype()})
-      kernel += std::string("_") + word("fold_gradient", dtype, {DType::f32, DType::bf16});
-    const int64_t n = part.leaf.numel();
-    launch(stream, module("fold_gradient"), kernel.c_str(), {groups_for(n)}, part.leaf.raw(),
-           part.sum.raw(), n, int32_t{part.first});
-  }
+  if (a.parts.empty()) return;
+  std::string kernel = "fold";
+  for (const DType dtype : {a.parts[0].leaf.dtype(), a.rounding, a.parts[0].sum.dtype()})
+    kernel += std::string("_") + word("fold_gradient", dtype, {DType::f32, DType::bf16});
+  const auto numel_of = [](const FoldGradient::Part& part) { return part.leaf.numel(); };
+  for_many(
+      a.parts, numel_of,
+      [&](size_t first, size_t count, const Long16& counts, const Long16& ends, int64_t groups) {
+        Long16 leaves, sums;
+        uint32_t firsts = 0;  // a bit for each
+        for (size_t i = 0; i < count; ++i) {
+          const FoldGradient::Part& part = a.parts[first + i];
+          leaves.v[i] = address(part.leaf);
+          sums.v[i] = address(part.sum);
+          if (part.first) firsts |= 1u << i;
+        }
+        launch(stream, module("fold_gradient"), kernel.c_str(), {groups}, a.parts[0].leaf.raw(),
+               leaves, sums, counts, ends, firsts);
+      });
 }
 
 }  // namespace zg::hpu

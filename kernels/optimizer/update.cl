@@ -33,48 +33,84 @@ static inline float scaled_gradient(float g, float p, float16 c) {
   return c.s1 != 0.0f ? fma(c.s1, p, g) : g;
 }
 
-// Rounds x to bf16 stochastically. It has the random bits of RoundingKey::block() and rounds as
-// stochastic_bf16() does; both are in kernels/optimizer/update_constants.h.
-static inline bf16 stochastically_rounded(float x, long element, ulong seed, ulong name_hash,
-                                          uint step) {
-  const uint4 words =
-      philox((uint4)((uint)(element / 4), (uint)name_hash, step, (uint)(name_hash >> 32)), seed);
-  const uint place = (uint)element % 4;
-  const uint word = place == 0   ? words.s0
-                    : place == 1 ? words.s1
-                    : place == 2 ? words.s2
-                                 : words.s3;
-  if (isnan(x) || isinf(x)) return narrowed_bf16(x);
-  return (bf16)((as_uint(x) + (word >> 16)) >> 16);
+// Rounds a span to bf16 stochastically. It has the random bits of RoundingKey::block() and rounds
+// as stochastic_bf16() does; both are in kernels/optimizer/update_constants.h.
+static inline ushort8 stochastically_rounded(float8 span, int count, long first, ulong seed,
+                                             ulong name_hash, uint step) {
+  ushort8 rounded = 0;
+  for (int e = 0; e < count; ++e) {
+    const long element = first + e;
+    const uint4 words =
+        philox((uint4)((uint)(element / 4), (uint)name_hash, step, (uint)(name_hash >> 32)), seed);
+    const float x = span[e];
+    const uint random = words[(uint)element % 4] >> 16;
+    rounded[e] =
+        isnan(x) || isinf(x) ? narrowed_bf16(x) : (bf16)((as_uint(x) + random) >> 16);
+  }
+  return rounded;
 }
 
-// One work-item for each element. `state` is the dtype of the parameter and the moments; with bf16
-// there is no low_precision copy. The moments that a kind does not have are null. If `stochastic`,
-// the bf16 result is rounded stochastically. `first` is then the index, in the whole parameter, of
-// the element that work-item 0 updates.
-#define UPDATE(kind, state, gradient_type)                                                    \
-  element_kernel void kind##_##state##_##gradient_type(                                       \
-      __global const gradient_type##_t* gradient, __global state##_t* parameter,              \
-      __global state##_t* moment1, __global state##_t* moment2, __global bf16* low_precision, \
-      long n, float16 constants, uint stochastic, ulong seed, ulong name_hash, long first,    \
-      uint step) {                                                                            \
-    const long i = element_index();                                                           \
-    if (i >= n) return;                                                                       \
-    float p = widened_##state(parameter[i]);                                                  \
-    float m = moment1 ? widened_##state(moment1[i]) : 0.0f;                                   \
-    float v = moment2 ? widened_##state(moment2[i]) : 0.0f;                                   \
-    const float g = scaled_gradient(widened_##gradient_type(gradient[i]), p, constants);      \
-    const float direction = kind##_direction(g, &m, &v, constants);                           \
-    p = fma(-constants.s9, direction, constants.s8 * p);                                      \
-    parameter[i] = narrowed_##state(p);                                                       \
-    if (moment1) moment1[i] = narrowed_##state(m);                                            \
-    if (moment2) moment2[i] = narrowed_##state(v);                                            \
-    if (low_precision) low_precision[i] = narrowed_bf16(p);                                   \
-    if (stochastic) {                                                                         \
-      __global bf16* to = low_precision ? low_precision : (__global bf16*)parameter;          \
-      to[i] = stochastically_rounded(p, first + i, seed, name_hash, step);                    \
-    }                                                                                         \
+// Up to 16 tensors, by their addresses: 0 for the moments that a kind does not have. `state` is the
+// dtype of the parameters and the moments; with bf16 there is no low_precision copy. c has what all
+// tensors share; l2, keep and move replace its own. If `scale` is not null, it is c.s0; if that is
+// NaN, nothing is updated. If `stochastic`, the bf16 result is rounded stochastically; `first` is
+// then the index, in the whole parameter, of a tensor's element 0.
+#define UPDATE(kind, state, gradient_type)                                                       \
+  element_kernel void kind##_##state##_##gradient_type(                                          \
+      __global const uchar* arena, long16 gradients, long16 parameters, long16 moments1,         \
+      long16 moments2, long16 copies,                                                            \
+      long16 counts, long16 ends, float16 l2, float16 keep, float16 move, float16 c,             \
+      __global const float* scale, uint stochastic, ulong seed, long16 names, long16 firsts,     \
+      uint step) {                                                                               \
+    (void)arena; /* as in fold_gradient.cl */                                                    \
+    if (scale) c.s0 = *scale;                                                                    \
+    if (isnan(c.s0)) return;                                                                     \
+    long index;                                                                                  \
+    const int k = tensor_of_group(ends, &index);                                                 \
+    take_span_of(index, counts[k]);                                                              \
+    c.s1 = l2[k];                                                                                \
+    const float kept = keep[k], moved = -move[k];                                                \
+    __global const gradient_type##_t* const gradient =                                           \
+        (__global const gradient_type##_t*)gradients[k];                                         \
+    __global state##_t* const parameter = (__global state##_t*)parameters[k];                    \
+    __global state##_t* const moment1 = (__global state##_t*)moments1[k];                        \
+    __global state##_t* const moment2 = (__global state##_t*)moments2[k];                        \
+    __global bf16* const copy = (__global bf16*)copies[k];                                       \
+    const ulong name = names[k];                                                                 \
+    const long first = firsts[k];                                                                \
+    const gradient_type##_t8 gs = load_span(gradient + begin, count);                            \
+    float8 results;                                                                              \
+    _Pragma("unroll") for (int at = 0; at < SPAN; at += AT_ONCE_##state) {                       \
+      state##_part ps = load_##state(parameter + begin + at, count - at), ms = 0, vs = 0;        \
+      if (moment1) ms = load_##state(moment1 + begin + at, count - at);                          \
+      if (moment2) vs = load_##state(moment2 + begin + at, count - at);                          \
+      _Pragma("unroll") for (int e = 0; e < AT_ONCE_##state; ++e) {                              \
+        const float p = widened_##state(ps[e]);                                                  \
+        float m = widened_##state(ms[e]), v = widened_##state(vs[e]);                            \
+        const float g = scaled_gradient(widened_##gradient_type(gs[at + e]), p, c);              \
+        results[at + e] = fma(moved, kind##_direction(g, &m, &v, c), kept * p);                  \
+        ms[e] = narrowed_##state(m);                                                             \
+        vs[e] = narrowed_##state(v);                                                             \
+      }                                                                                          \
+      if (moment1) store_##state(moment1 + begin + at, ms, count - at);                          \
+      if (moment2) store_##state(moment2 + begin + at, vs, count - at);                          \
+    }                                                                                            \
+    ushort8 narrow;                                                                              \
+    for_span(e) narrow[e] = narrowed_bf16(results[e]);                                           \
+    if (stochastic)                                                                              \
+      narrow = stochastically_rounded(results, count, first + begin, seed, name, step);          \
+    if (copy) store_span(copy + begin, narrow, count);                                           \
+    store_span(parameter + begin, result_##state(results, narrow), count);                      \
   }
+// Floats are read four at a time, 16 bytes, and not eight: fewer registers, as wide accesses.
+#define AT_ONCE_f32 4
+#define AT_ONCE_bf16 SPAN
+#define load_f32 load_half
+#define load_bf16 load_span
+#define store_f32 store_half
+#define store_bf16 store_span
+#define result_f32(results, narrow) results
+#define result_bf16(results, narrow) narrow
 #define UPDATES(kind)     \
   UPDATE(kind, f32, f32)  \
   UPDATE(kind, f32, bf16) \
@@ -83,6 +119,9 @@ static inline bf16 stochastically_rounded(float x, long element, ulong seed, ulo
 
 typedef float f32_t;
 typedef bf16 bf16_t;
+typedef float8 f32_t8;
+typedef ushort8 bf16_t8, bf16_part;
+typedef float4 f32_part;
 UPDATES(adam)
 UPDATES(lion)
 UPDATES(momentum)

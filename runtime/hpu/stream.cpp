@@ -272,6 +272,9 @@ void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups&
   static_cast<HpuStream&>(stream).enqueue(code, kernel, groups, arguments);
 }
 
-void* fault_place(Stream& stream) { return static_cast<HpuStream&>(stream).fault_place(); }
+void* fault_place(Stream& stream) {
+  if (stream.type() == Device::Type::meta) return nullptr;
+  return static_cast<HpuStream&>(stream).fault_place();
+}
 
 }  // namespace zg::hpu

@@ -46,6 +46,35 @@ TEST_CASE("training on the test driver names its device and reports no share of 
   CHECK(!contains(run.out, "of matmul peak"));
 }
 
+TEST_CASE("a plan for hpu counts the launches and waits of a step of GPT-2 124M") {
+  const TemporaryFolder folder;
+  const ScopedVariable none("ZE_ENABLE_ALT_DRIVERS", "/no/such/driver.so");
+  checked(
+      zerograd("plan --device hpu --model-type gpt2 --block-size 1024 --vocab-size 50257 "
+               "--batch-size 16 --dropout 0 --precision bf16 --kernels " +
+               folder / "launches.json"));
+  const auto counts = nlohmann::json::parse(read_file(folder / "launches.json"));
+  const auto &micro_batch = counts["per_micro_batch"], &step = counts["per_step"];
+  INFO(micro_batch.dump(1));
+  CHECK(micro_batch["launches"] <= 450);
+  const auto launches = [](const nlohmann::json& part, const std::string& op) {
+    int64_t sum = 0;
+    for (const auto& row : part["kernels"])
+      if (row["op"] == op) sum += row["launches"].get<int64_t>();
+    return sum;
+  };
+  CHECK(launches(micro_batch, "attention_backward") == 2 * 12);
+  CHECK(launches(micro_batch, "fold_gradient") <= 20);
+  CHECK(launches(step, "optimizer_update") == 2);  // 27 tensors, 16 at a time
+}
+
+TEST_CASE("count_launches is refused on a device of hpu, where nothing counts") {
+  CHECK_THROWS_WITH_AS(Device::hpu(0, {.count_launches = true}),
+                       "device: launches are counted on cpu and cuda, and in plans also for hpu, "
+                       "got hpu; try plan, or without count_launches (--kernels)",
+                       Unsupported);
+}
+
 TEST_CASE("plan for hpu runs without a Level Zero driver and gives the same result") {
   const TemporaryFolder folder;
   const auto plan = [&](const std::string& name) {

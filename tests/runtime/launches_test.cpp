@@ -103,10 +103,3 @@ TEST_CASE("copies and fills on the cpu are counted in a run and in a plan, and w
   }
   CHECK(Device::cpu().launches() == nullptr);
 }
-
-TEST_CASE("launches are not counted on hpu or in its plans") {
-  CHECK_THROWS_WITH_AS(Device::meta(0, {.count_launches = true}, Device::Type::hpu),
-                       "device: launches are counted on cpu and cuda and in plans for them, got a "
-                       "plan for hpu; try without count_launches (--kernels)",
-                       Unsupported);
-}

@@ -189,10 +189,6 @@ void resolve_schedule_end(const TrainOptions& options, RunSpec& spec) {
 }  // namespace
 
 std::vector<std::string> resolve_options(TrainOptions& options, const Facts& facts) {
-  if (!options.kernels.empty() && options.device_flags.type == Device::Type::hpu)
-    throw ConfigError(
-        "--kernels: launches are counted on cpu and cuda, got --device hpu; try --device cuda, "
-        "which plan accepts without a GPU");
   if (!options.kernels.empty() && !options.trace.empty())
     throw ConfigError(
         "--kernels: a trace waits for each kernel, which changes the count; expected one of "
