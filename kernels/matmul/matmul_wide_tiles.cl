@@ -13,9 +13,8 @@
 #define A_CHUNKS (ROWS * DEPTH / 8 / ITEMS)  // of 8 elements, that a work-item copies in a step
 #define B_CHUNKS (COLUMNS * DEPTH / 8 / ITEMS)
 
-// A panel holds blocks in the order of the registers of DPAS: a tile of a or
-// b. Blocks are 4 words apart, against bank
-// conflicts.
+// A panel holds tiles of a and b as blocks, in the order of the registers of DPAS. Between blocks
+// are 4 words, against bank conflicts.
 #define A_BLOCK (TILE_ROWS * TILE_PAIRS + 4)
 #define B_BLOCK (TILE_PAIRS * TILE_COLUMNS + 4)
 #define A_WORDS (ROWS / TILE_ROWS * (DEPTH / TILE_DEPTH) * A_BLOCK)

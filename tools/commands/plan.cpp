@@ -212,7 +212,7 @@ void drop_output_options(TrainOptions& options) {
   // dump_gradients_step is kept, because that step gathers gradients, which needs memory.
   options.dump_gradients.clear();
   if (!looks) options.save.clear();
-  options.matmul_algorithms.clear();  // neither launches nor workspace depend on the algorithm
+  options.matmul_algorithms.clear();  // a plan counts sums of rows within their product
   options.only_planned = true;
 }
 
