@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/data/indexed_dataset.h"
