@@ -1,5 +1,6 @@
 #include "zerograd/models/nn.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "tests/autograd/op_check.h"

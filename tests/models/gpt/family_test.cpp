@@ -3,6 +3,7 @@
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/models/hugging_face/transformers_results.h"
 #include "tests/support/error_message.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/models/hugging_face/peft.h"
 
 using namespace zg;
