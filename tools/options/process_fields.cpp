@@ -267,9 +267,10 @@ Fields place_fields() {
        integer_row({"--threads"}, "threads for kernels, of each rank; 0: its share of the cores",
                    {}, 4096)},
       {ZG_AT(device_flags.device.memory_limit),
-       size_row({"--device-memory"}, "cap on each device's bytes; beyond it OutOfMemory (exit 3)")},
+       size_row({"--device-memory"},
+                "cap on each device's bytes, 0: none; beyond it OutOfMemory (exit 3)")},
       {ZG_AT(device_flags.device.host_limit),
-       size_row({"--host-memory"}, "cap on each rank's pinned and host bytes together")},
+       size_row({"--host-memory"}, "cap on each rank's pinned and host bytes together, 0: none")},
       {ZG_AT(matmul_algorithms),
        path_row({"--matmul-algorithms"}, "F", PathUse::reads,
                 "cuda: multiply by the algorithms of cuBLASLt in this file, which zerograd\n"
