@@ -5,8 +5,8 @@
 // dv for 128 keys, from the query heads that read them, in rising heads. Every gradient is the sum
 // of one warpgroup in a fixed order, so it has the same bits in every run.
 //
-// In both, a warpgroup has 64 resident rows R1 and R2 in shared memory, and the streamed rows X1
-// and X2 pass in steps:
+// In both, a warpgroup has 64 resident rows R1 and R2 in shared memory, which it reads to registers
+// once if they have 64 columns, and the streamed rows X1 and X2 pass in steps:
 //                       R1  R2    X1  X2    sums
 //   backward_queries    q   dout  k   v     dq += dS k
 //   backward_keys       k   v     q   dout  dk += dS^T q, dv += P^T dout
@@ -195,6 +195,21 @@ struct Consumer {
   /// While this consumer waits for its sums, the products of the other consumer run.
   static constexpr bool waits_for_sums = by_keys && width > 64;
   uint32_t weights[step / 16][4], dscores[step / 16][4];  ///< P and dS, rounded to T
+  /// Operands R1 and R2 of 64 columns fit in registers; then a product reads half as many bytes of
+  /// shared memory.
+  static constexpr bool keeps_resident = width == 64;
+  uint32_t resident[2][keeps_resident ? width / 16 : 1][4];
+
+  /// Loads this warp's 16 of the resident rows.
+  __device__ void load_resident() {
+    if constexpr (keeps_resident)
+#pragma unroll
+      for (int which = 0; which < 2; ++which)
+#pragma unroll
+        for (int k = 0; k < width / 16; ++k)
+          load_a<width>(resident[which][k], shared.resident(which, index),
+                        warp_row % rows_per_consumer, k);
+  }
 
   /// Adds the rows of streamed head h, in steps from i on, which are counted over heads and tiles.
   /// In the steps that it passes over, all pairs are hidden. Returns the step after them.
@@ -274,17 +289,23 @@ struct Consumer {
 
   /// Starts `to` = R X^T, with R1 and X1 (which = 0) or R2 and X2 (1).
   __device__ void start_products(Accumulators<1, step>& to, int which, int stage) {
-    begin_products(to.values[0]);
+    if constexpr (keeps_resident)
+      begin_products(to.values[0], resident[which]);
+    else
+      begin_products(to.values[0]);
 #pragma unroll
     for (int k = 0; k < width / 16; ++k) {
       const int panel = k / 4, column = k % 4 * 32;  // byte offset of column 16 k in its panel
-      multiply_warpgroup<T>(
-          to.values[0],
-          matrix_descriptor(shared.resident(which, index) +
-                            (panel * rows_per_consumer * panel_row_bytes + column)),
-          matrix_descriptor(shared.row_block(which, stage) +
-                            (panel * step * panel_row_bytes + column)),
-          /*accumulate=*/k > 0);
+      const uint64_t b = matrix_descriptor(shared.row_block(which, stage) +
+                                           (panel * step * panel_row_bytes + column));
+      if constexpr (keeps_resident)
+        multiply_warpgroup<T>(to.values[0], resident[which][k], b, /*accumulate=*/k > 0);
+      else
+        multiply_warpgroup<T>(
+            to.values[0],
+            matrix_descriptor(shared.resident(which, index) +
+                              (panel * rows_per_consumer * panel_row_bytes + column)),
+            b, /*accumulate=*/k > 0);
     }
     commit_products();
   }
@@ -411,6 +432,7 @@ __device__ inline void backward(const AttentionCall& a, int64_t blocks_per_head,
         consumer.log_sum[half] = log_sum_of(a, plan.head, t, tile.rows.end);
       }
     wait_for_phase(shared.resident_full(), tiles % 2);
+    consumer.load_resident();
     for (int h = 0; h < static_cast<int>(plan.heads); ++h) i = consumer.add(i, plan.first_head + h);
     release(shared.resident_empty());
     consumer.write();

@@ -263,6 +263,33 @@ __device__ inline void multiply_warpgroup(float (&d)[rows][4], uint64_t a, uint6
 #endif
 }
 
+/// d = a b or d += a b, where a is [64, 16] in registers, laid out as in multiply_fragments(), and
+/// b is [16, 64] in shared memory with K along the rows of a panel. The thread must not write `a`
+/// before wait_for_products().
+template <class T>
+__device__ inline void multiply_warpgroup(float (&d)[8][4], uint32_t (&a)[4], uint64_t b,
+                                          bool accumulate) {
+#ifdef __CUDACC__
+  const int scale_d = accumulate;
+  if constexpr (std::is_same_v<T, bf16>)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p,%37,0; "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " ZG_LIST_32
+        ",{%32,%33,%34,%35},%36,p,1,1,0;}"
+        : ZG_32(d, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale_d));
+  else
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p,%37,0; "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " ZG_LIST_32
+        ",{%32,%33,%34,%35},%36,p,1,1,0;}"
+        : ZG_32(d, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale_d));
+#else
+  emulator::multiply_warpgroup(d[0], {64, a, 0, b, std::is_same_v<T, bf16>, accumulate, true});
+#endif
+}
+
 /// d += a b, where a is [64, 16] in registers, laid out as in multiply_fragments(), and b is [16,
 /// 64] or [16, 128] in shared memory with K down the rows. The thread must not touch `a` before
 /// wait_for_products().

@@ -15,8 +15,8 @@ struct GateValue {
 template <Gate form>
 __device__ inline GateValue gate_of(float x) {
   if constexpr (form == Gate::silu) {
-    // Both halves from exp(-|x|), which cannot overflow. open + closed = 1.
-    const float e = expf(-fabsf(x)), large = 1.0f / (1.0f + e), small = e * large;
+    // Both halves from exp(-|x|), which cannot overflow. open + closed = 1. Divided as in TanhGate.
+    const float e = expf(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large;
     const float open = x < 0.0f ? small : large, closed = x < 0.0f ? large : small;
     return {x * open, open + x * open * closed};
   } else {

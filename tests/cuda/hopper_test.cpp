@@ -43,12 +43,12 @@ void copy_box(CUtensorMap map, bf16* before, bf16* after) {
   for (int i = 0; i < 16 * 64; ++i) after[i] = shared[i];
 }
 
-/// c = a b^T, or c = a b with a in registers. TMA copies the panels.
-template <class T, int columns, bool registers>
+/// c = a b, with a in registers; or c = a b^T (`rows`). TMA copies the panels.
+template <class T, int columns, bool registers, bool rows>
 void multiply_by_warpgroup(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows, float* c,
                            float* early) {
   const cuda::SharedAddress a = cuda::dynamic_address(), b = a + 64 * row_bytes;
-  constexpr int b_panel = registers ? 64 * row_bytes : 128 * row_bytes;
+  constexpr int b_panel = !rows ? 64 * row_bytes : 128 * row_bytes;
   const cuda::SharedAddress barrier = b + 2 * 64 * row_bytes;
   if (threadIdx.x == 0) {
     cuda::init_barrier(barrier, 1);
@@ -59,14 +59,14 @@ void multiply_by_warpgroup(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows
     cuda::arrive_expecting(barrier, (64 + 128) * row_bytes);
     cuda::copy_box(a, a_map, 0, 0, 0, 0, barrier);
     cuda::copy_box(b, b_map, 0, 0, 0, 0, barrier);
-    if (registers) cuda::copy_box(b + b_panel, b_map, 64, 0, 0, 0, barrier);
+    if (!rows) cuda::copy_box(b + b_panel, b_map, 64, 0, 0, 0, barrier);
   }
   cuda::wait_for_phase(barrier, 0);
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4 * 2;
   float d[columns / 8][4];
   for (auto& values : d)
-    for (float& value : values) value = registers ? 0.0f : NAN;
+    for (float& value : values) value = rows ? NAN : 0.0f;
   uint32_t own[4][4] = {};
   if constexpr (registers)
     for (int k = 0; k < 4; ++k)
@@ -76,10 +76,12 @@ void multiply_by_warpgroup(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows
       }
   cuda::begin_products(d, own);
   for (int k = 0; k < 4; ++k) {
-    if constexpr (registers)
+    if constexpr (!rows)
       cuda::multiply_warpgroup<T>(d, own[k],
                                   cuda::matrix_descriptor(b + k * 16 * row_bytes, b_panel));
-    else  // the first replaces d, which is not a number
+    else if constexpr (registers)  // the first replaces d, which is not a number
+      cuda::multiply_warpgroup<T>(d, own[k], cuda::matrix_descriptor(b + k * 32), k > 0);
+    else
       cuda::multiply_warpgroup<T>(d, cuda::matrix_descriptor(a + k * 32),
                                   cuda::matrix_descriptor(b + k * 32), k > 0);
     cuda::commit_products();
@@ -90,18 +92,18 @@ void multiply_by_warpgroup(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows
     for (int e = 0; e < 4; ++e) c[(row + e / 2 * 8) * columns + n * 8 + t + e % 2] = d[n][e];
 }
 
-template <class T, int columns, bool registers>
+template <class T, int columns, bool registers, bool rows = !registers>
 void check_warpgroup_product() {
   const Device device = Device::cuda();
   const Tensor a = random_tensor({1, 1, 64, 64}, dtype_of<T>, device, 1);
-  // Without registers b has a row for each column of c, with registers a row for each k.
-  const Shape shape = registers ? Shape{1, 1, 64, 128} : Shape{1, 1, 128, 64};
+  // By rows b has a row for each column of c, else a row for each k.
+  const Shape shape = !rows ? Shape{1, 1, 64, 128} : Shape{1, 1, 128, 64};
   const Tensor b = random_tensor(shape, dtype_of<T>, device, 2);
   const Tensor c = Tensor::empty({64, columns}, DType::f32, device);
   const Tensor early = Tensor::empty({group}, DType::f32, device);
-  cuda::launch("multiply", multiply_by_warpgroup<T, columns, registers>,
+  cuda::launch("multiply", multiply_by_warpgroup<T, columns, registers, rows>,
                {dim3(1), dim3(group), 192 * row_bytes + 8}, device.compute(), map_of(a, 64),
-               map_of(b, registers ? 64 : 128), static_cast<const T*>(a.data<T>()), c.data<float>(),
+               map_of(b, rows ? 128 : 64), static_cast<const T*>(a.data<T>()), c.data<float>(),
                early.data<float>());
   const std::vector<double> left = a.to_doubles(), right = b.to_doubles();
   std::vector<double> expected(64 * columns);
@@ -109,7 +111,7 @@ void check_warpgroup_product() {
     for (size_t j = 0; j < columns; ++j)
       for (size_t k = 0; k < 64; ++k)
         expected[i * columns + j] +=
-            left[i * 64 + k] * (registers ? right[k * 128 + j] : right[j * 64 + k]);
+            left[i * 64 + k] * (rows ? right[j * 64 + k] : right[k * 128 + j]);
   CHECK(excess(c, expected, 64 * 64 * 0x1p-24) < 1.0);  // 64 terms below 1
   for (double value : early.to_doubles()) CHECK(std::isnan(value));
 }
@@ -142,6 +144,8 @@ TEST_CASE("the emulated wgmma equals a matrix product, for both layouts of b, af
   check_warpgroup_product<f16, 64, false>();
   check_warpgroup_product<bf16, 128, false>();
   check_warpgroup_product<f16, 128, false>();
+  check_warpgroup_product<bf16, 64, true, true>();
+  check_warpgroup_product<f16, 64, true, true>();
   check_warpgroup_product<bf16, 64, true>();
   check_warpgroup_product<bf16, 128, true>();
   check_warpgroup_product<f16, 128, true>();

@@ -149,6 +149,19 @@ __device__ inline void start_by_rows(float (&d)[tiles][4]) {
   cuda::commit_products();
 }
 
+/// The same for the first 64 rows of b, with `a` in registers.
+template <class T>
+__device__ inline void start_by_rows(float (&d)[8][4], uint32_t (&a)[8][4]) {
+  const cuda::SharedAddress b = cuda::dynamic_address() + matrix_bytes;
+  cuda::begin_products(d, a);
+#pragma unroll
+  for (int k = 0; k < columns / 16; ++k)
+    cuda::multiply_warpgroup<T>(d, a[k],
+                                cuda::matrix_descriptor(b + (k / 4 * panel_bytes + k % 4 * 32)),
+                                /*accumulate=*/true);
+  cuda::commit_products();
+}
+
 /// Starts (asynchronously) d += a b. a is in registers; the summed index k runs over the 128 rows
 /// of b.
 template <class T, int tiles>
@@ -191,9 +204,13 @@ __device__ inline void store_sums(float* to, const float (&d)[tiles][4]) {
 
 #endif
 
-enum class Form { rows_64, rows, registers_64, registers_128, two_commits };
+enum class Form { rows_64, rows, rows_by_registers, registers_64, registers_128, two_commits };
+constexpr int columns_of(Form form) {
+  return form == Form::rows || form == Form::registers_128 || form == Form::two_commits ? 128 : 64;
+}
 
-/// Form::rows: d = c + a b^T; rows_64 uses only b's first 64 rows. Form::registers_128: d = c + a
+/// Form::rows: d = c + a b^T; rows_64 uses only b's first 64 rows, and
+/// rows_by_registers, too, with `a` in registers. Form::registers_128: d = c + a
 /// b; registers_64 uses only b's first 64 columns. Form::two_commits: starts both products before
 /// it waits for the first; c + a b is stored in d, c + a b^T after it.
 template <class T, Form form>
@@ -203,13 +220,15 @@ __global__ void __launch_bounds__(warpgroups* warpgroup_threads)
 #if ZG_HOPPER
   load_operands(a_map, b_map);
   constexpr bool by_rows = form == Form::rows || form == Form::rows_64;
-  constexpr int tiles = form == Form::registers_64 || form == Form::rows_64 ? 8 : 16;
+  constexpr int tiles = columns_of(form) / 8;
   float sums[tiles][4];
   load_sums(sums, c);
   uint32_t fragments[8][4];
   if constexpr (!by_rows) load_fragments<T>(fragments, a);
   if constexpr (by_rows) {
     start_by_rows<T>(sums);
+  } else if constexpr (form == Form::rows_by_registers) {
+    start_by_rows<T>(sums, fragments);
   } else if constexpr (form == Form::two_commits) {
     float more[16][4];
     load_sums(more, c);
@@ -245,10 +264,8 @@ Twin product_twin(const char* name) {
           .run =
               [](const Runner& runner, const Inputs& in) {
                 constexpr int threads = warpgroups * warpgroup_threads;
-                constexpr bool narrow = form == Form::registers_64 || form == Form::rows_64;
-                constexpr size_t words = narrow                      ? 32 * threads
-                                         : form == Form::two_commits ? 128 * threads
-                                                                     : 64 * threads;
+                constexpr size_t words =
+                    columns_of(form) / 2 * threads * (form == Form::two_commits ? 2 : 1);
                 const auto* const a = runner.bring<const uint32_t>(in[0]);
                 const auto* const b = runner.bring<const uint32_t>(in[1]);
                 auto* const d = runner.room<float>(words);
@@ -376,6 +393,8 @@ std::vector<Twin> hopper_twins() {
           product_twin<f16, Form::rows_64>("wgmma.n64.f16"),
           product_twin<bf16, Form::rows>("wgmma.n128.bf16"),
           product_twin<f16, Form::rows>("wgmma.n128.f16"),
+          product_twin<bf16, Form::rows_by_registers>("wgmma.n64.bf16.registers.rows"),
+          product_twin<f16, Form::rows_by_registers>("wgmma.n64.f16.registers.rows"),
           product_twin<bf16, Form::registers_64>("wgmma.n64.bf16.registers"),
           product_twin<f16, Form::registers_64>("wgmma.n64.f16.registers"),
           product_twin<bf16, Form::registers_128>("wgmma.n128.bf16.registers"),

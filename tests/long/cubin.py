@@ -29,6 +29,7 @@ INSTRUCTIONS = {
 }
 BRANCH = 0x947  # its offset counts 4 bytes from the next instruction: 8 bits from bit 16, the others from bit 34
 SWAPS = (0x38d, 0x3a9)  # compare and swap in shared and in global memory
+IN_REGISTERS = 1 << 10  # the first operand of HGMMA
 SPIN_LENGTH = 32  # a longer loop does work between its compare and swaps
 BY_OPCODE = {opcode: [(name, mask, bits) for name, (mask, bits) in INSTRUCTIONS.items()
                       if opcode & mask & 0xfff == bits & 0xfff] for opcode in range(1 << 12)}
@@ -36,8 +37,9 @@ NEWER = 72  # first of the bits of WARPGROUP.DEPBAR that say how many products m
 
 # One instantiation: `name` demangled, without its namespaces and parameters; `instructions` in the order of the
 # code, those of INSTRUCTIONS; WARPGROUP.DEPBAR with its number, as in "WARPGROUP.DEPBAR 1"; and "CAS.LOOP" for a
-# short branch back over a compare and swap.
-Kernel = collections.namedtuple("Kernel", "name registers stack instructions")
+# short branch back over a compare and swap. `operand_bytes` are the bytes of shared memory that its HGMMA read, for
+# each 64 x 64 x 16 of them.
+Kernel = collections.namedtuple("Kernel", "name registers stack instructions operand_bytes")
 
 
 def demangled(names):
@@ -125,6 +127,17 @@ def instructions_of(code):
                 break
 
 
+def operand_bytes_of(code):
+    """HGMMA read 16 rows of n columns of two bytes, and 64 rows of the other operand if this bit says so."""
+    columns = total = 0
+    for low, _ in struct.iter_unpack("<QQ", code):
+        if low & 0x1ff == 0x1f0:
+            n = 8 * ((low >> 53 & 31) + 1)
+            columns += n
+            total += 32 * n + (0 if low & IN_REGISTERS else 2048)
+    return 64 * total // columns if columns else 0
+
+
 def kernels_of(path):
     """The kernels of an object. The code of functions that a kernel calls counts as the kernel's."""
     for cubin in cubins(path):
@@ -137,8 +150,9 @@ def kernels_of(path):
         entries = [(number, name) for number, (name, kind, other, *_) in enumerate(symbols)
                    if f".text.{name}" in parts and kind == FUNCTION and other & ENTRY]
         for (number, symbol), name in zip(entries, demangled([symbol for _, symbol in entries])):
+            code = parts[f".text.{symbol}"][1]
             yield Kernel(name, values[REGISTERS][number], values[FRAME][number],
-                         list(instructions_of(parts[f".text.{symbol}"][1])) + called)
+                         list(instructions_of(code)) + called, operand_bytes_of(code))
 
 
 def literals_of(path):

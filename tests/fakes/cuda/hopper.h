@@ -43,6 +43,7 @@ struct ProductOperands {
   uint32_t* a;
   uint64_t descriptor_a, b;
   bool is_bf16, accumulate;
+  bool k_major = false;  ///< b has K along the rows of a panel, although `a` is in registers
 };
 /// wgmma. The registers d and a hold NaN until the warpgroup waits, and must then still hold it;
 /// shared memory is read at that time, or with a seed perhaps when the product is committed.

@@ -118,7 +118,7 @@ void check_same(const PendingProduct& first, const PendingProduct& mine) {
   if (mine.operands.descriptor_a != first.operands.descriptor_a ||
       mine.operands.b != first.operands.b || mine.operands.columns != first.operands.columns ||
       mine.operands.accumulate != first.operands.accumulate ||
-      !mine.operands.a != !first.operands.a)
+      mine.operands.k_major != first.operands.k_major || !mine.operands.a != !first.operands.a)
     die("wgmma: threads of a group differ in their matrices");
   if (mine.fences != first.fences) die("wgmma: threads of a group differ in their wgmma.fence");
 }
@@ -159,11 +159,12 @@ void multiply(void* const* threads, size_t i) {
     for (size_t row = 0; row < 64; ++row)
       for (size_t k = 0; k < 16; ++k) a[row][k] = element_at<T>(of_a.k_major(row, k));
   }
-  // hopper.cuh has two forms of wgmma: with a in registers, b is MN-major; with a in shared memory,
-  // b is K-major.
+  // hopper.cuh has three forms of wgmma: with a in registers, b is MN-major or K-major; with a in
+  // shared memory, b is K-major.
+  const bool mn_major = operands.a && !operands.k_major;
   for (size_t k = 0; k < 16; ++k)
     for (size_t j = 0; j < columns; ++j)
-      b[k][j] = element_at<T>(operands.a ? of_b.mn_major(k, j) : of_b.k_major(j, k));
+      b[k][j] = element_at<T>(mn_major ? of_b.mn_major(k, j) : of_b.k_major(j, k));
   for (size_t row = 0; row < 64; ++row) add_products(c[row], a[row], b[0], 128, operands.columns);
   for (size_t thread = 0; thread < warpgroup_threads; ++thread) {
     const size_t row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4 * 2;
