@@ -25,6 +25,7 @@ StagedOperands::StagedOperands(const std::vector<Operand>& operands, const Works
                                Stream& stream)
     : stream_(stream) {
   int64_t begin = scratch.bytes - bytes_for(operands);
+  // An operand refers to a member of the caller's copy of the arguments, which is not const.
   for (const auto& [name, tensor, is_written] : operands) {
     if (!is_pinned({name, tensor})) continue;
     if (!scratch.tensor)
