@@ -83,8 +83,18 @@ DropoutKey Call::key(uint32_t site) const {
           .site = site};
 }
 
-DropoutKey Call::key_of_rank(uint32_t site) const {
-  return key(site + static_cast<uint32_t>(parallel.rank()));
+DropoutKey Call::key(uint32_t site, int axis, int64_t begin, int64_t whole) const {
+  DropoutKey slice = key(site);
+  slice.axis = axis;
+  slice.begin = begin;
+  slice.whole = whole;
+  return slice;
+}
+
+DropoutKey Call::key(uint32_t site, const Var& x) const {
+  if (!parallel.sequence || parallel.size() == 1) return key(site);
+  const int64_t tokens = x.shape()[1];
+  return key(site, 1, parallel.rank() * tokens, parallel.size() * tokens);
 }
 
 Dropout::Dropout(Module* parent, const std::string& name)
@@ -101,8 +111,7 @@ Var Dropout::operator()(const Var& x) const {
     throw ConfigError(
         "dropout: the layer was default-constructed; expected one with a parent and a name");
   const Call call(*this, x);
-  return zg::dropout(x, call.pass.dropout,
-                     call.parallel.sequence ? call.key_of_rank(site) : call.key(site));
+  return zg::dropout(x, call.pass.dropout, call.key(site, x));
 }
 
 }  // namespace zg::nn

@@ -146,10 +146,12 @@ class ZG_API Call {
   const Pass& pass;
   const TensorParallel parallel;  ///< Pass::parallel_of()
 
-  /// Key for a tensor that every tensor rank has whole: the same mask on all of them.
+  /// Keys whose masks are those of one rank. For a tensor that every tensor rank has whole;
   DropoutKey key(uint32_t site) const;
-  /// Key for a tensor that is divided among the tensor ranks: each has its own mask.
-  DropoutKey key_of_rank(uint32_t site) const;
+  /// for a slice of `whole` items of an axis, from item `begin` on;
+  DropoutKey key(uint32_t site, int axis, int64_t begin, int64_t whole) const;
+  /// for x between split layers: with sequence parallelism this rank's tokens.
+  DropoutKey key(uint32_t site, const Var& x) const;
 
  private:
   std::optional<Tape::Use> use_;

@@ -67,25 +67,31 @@ Linear::Linear(Module* parent, const std::string& name, const LinearConfig& conf
 
 namespace {
 
+/// Key for x, whose features are those that a rank's columns of a row-parallel weight read.
+DropoutKey key_of_columns(const Call& call, uint32_t site, const Var& x, const Parameter& weight) {
+  const Slice& columns = weight.slice;
+  return call.key(site, x.shape().rank() - 1, columns.begin, columns.extent);
+}
+
 /// The adapter's share of a rank's product. A rank's gradient of the matrix that every rank has
 /// whole is a part of it: copy_to_ranks() sums the parts.
 Var adapter_product(const Linear& layer, const Call& call, const Var& x) {
   Var a = call.tape.parameter(*layer.lora_a), b = call.tape.parameter(*layer.lora_b);
   const TensorParallel& parallel = call.parallel;
-  bool differs = layer.split == Split::in;  // x, on the tensor ranks
   if (layer.split == Split::none) {
     const Var values[] = {a, b};
     const std::vector<Var> both = parallel.shared(values);
     a = both[0];
     b = both[1];
-    differs = parallel.sequence;
   } else if (parallel.size() > 1) {
     Var& whole = layer.split == Split::out ? a : b;
     whole = copy_to_ranks(whole, *parallel.ranks);
   }
-  const DropoutKey key = differs ? call.key_of_rank(layer.lora_site) : call.key(layer.lora_site);
-  const float dropout = call.pass.lora_dropout;
-  const Var kept = dropout > 0.0f ? zg::dropout(x, dropout, key) : x;
+  const uint32_t site = layer.lora_site;
+  const DropoutKey key = layer.split == Split::in     ? key_of_columns(call, site, x, *layer.lora_a)
+                         : layer.split == Split::none ? call.key(site, x)
+                                                      : call.key(site);
+  const Var kept = zg::dropout(x, call.pass.lora_dropout, key);
   const Var low = linear(kept, a);
   // The factor with `rank` features is the smallest to scale.
   const Var scaled = mul(low, layer.lora_scale);
@@ -266,8 +272,8 @@ Var Mlp::operator()(const Var& x) const {
     const auto form = kind_ == MlpKind::gelu_tanh ? Activation::gelu_tanh : Activation::gelu_erf;
     if (activation_dropout > 0.0f || has_adapter) {
       const Var activated = gelu(up_(x), form);
-      const Var kept =
-          zg::dropout(activated, activation_dropout, call.key_of_rank(activation_site_));
+      const DropoutKey key = key_of_columns(call, activation_site_, activated, *down_.weight);
+      const Var kept = zg::dropout(activated, activation_dropout, key);
       return drop_(down_(kept));
     }
     const Var out = models::parallel_feed_forward(x, up, value_of(call.tape, up_.bias), down,

@@ -345,15 +345,16 @@ Attention::Heads Attention::project(const Call& call, const Var& x, const Memory
 }
 
 Var Attention::attend(const Call& call, const Heads& heads, const Tensor& key_lengths) const {
-  const AttentionOptions options{.causal = config_.causal,
-                                 .scale = config_.scale,
-                                 .dropout = call.pass.attention_dropout.value_or(call.pass.dropout),
-                                 .key = call.key_of_rank(weights_site_),
-                                 .alibi_slopes = call.pass.alibi_slopes,
-                                 .order = heads.fused.value_or(QKVOrder::by_part),
-                                 .window = config_.window,
-                                 .starts = call.pass.starts,
-                                 .key_lengths = key_lengths};
+  const AttentionOptions options{
+      .causal = config_.causal,
+      .scale = config_.scale,
+      .dropout = call.pass.attention_dropout.value_or(call.pass.dropout),
+      .key = call.key(weights_site_, 1, call.parallel.rank() * heads.heads, config_.heads),
+      .alibi_slopes = call.pass.alibi_slopes,
+      .order = heads.fused.value_or(QKVOrder::by_part),
+      .window = config_.window,
+      .starts = call.pass.starts,
+      .key_lengths = key_lengths};
   if (heads.fused) return attention(heads.q, static_cast<int>(heads.heads), options);
   return attention(heads.q, heads.k, heads.v, static_cast<int>(heads.heads), options);
 }

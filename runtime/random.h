@@ -27,18 +27,29 @@ struct Philox {
     }
     return counter;
   }
+
+  /// Word element % 4. All indices are constants, so that on a GPU a block stays in registers.
+  static constexpr uint32_t word(const Block& block, int64_t element) {
+    const uint32_t low = element & 1 ? block[1] : block[0];
+    return element & 2 ? (element & 1 ? block[3] : block[2]) : low;
+  }
 };
 
 /// A float in [0, 1) from the upper 24 bits of a word; exact, so equal on every device.
 constexpr float uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 /// Identifies a dropout mask. Element e of sample s is kept if uniform(word) >= probability, where
-/// `word` is word e % 4 of Philox::block({e / 4, s, step, site}, seed).
+/// `word` is word e % 4 of Philox::block({e / 4, s, step, site}, seed). Ranks may divide the tensor
+/// along an axis: e counts the elements of the whole sample, so that a rank draws its part of the
+/// mask of one rank.
 struct DropoutKey {
   uint64_t seed = 0;
   uint32_t step = 0;    ///< optimizer step
   uint32_t sample = 0;  ///< global index of the tensor's first sample
   uint32_t site = 0;    ///< the dropout layer in the model: hash_name(its name)
+  int axis = 1;         ///< the axis that is divided; axis 0 counts samples
+  int64_t begin = 0;    ///< index in the whole tensor of the first item of the axis
+  int64_t whole = 0;    ///< items of the axis in the whole tensor; 0: it is not divided
 };
 
 /// FNV-1a, 64 bit: a stable number for a parameter's or a dropout's name.

@@ -151,8 +151,7 @@ struct DropoutSettings {
 /// Forward calls it on x, backward on dy. The mask is computed from the key each time, so it is not
 /// stored.
 void drop(const DropoutSettings& settings, const Tensor& x, const Tensor& y, Stream& stream) {
-  const int64_t samples = x.shape().rank() == 0 ? 1 : x.extent(0);
-  const Shape shape{samples, samples == 0 ? 0 : x.numel() / samples};
+  const Shape shape = x.shape().rank() == 0 ? Shape{1} : x.shape();
   kernels::dropout({.x = x.view(shape),
                     .y = y.view(shape),
                     .probability = settings.probability,

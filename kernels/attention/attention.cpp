@@ -42,7 +42,10 @@ void check_extents(const char* op, const AttentionShape& s) {
   if (s.window > 0 && !s.causal)
     refuse(op, fmt::format("shape.window is {} and shape.causal is false", s.window),
            "shape.causal true or shape.window 0");
-  check_dropout(op, s.dropout, s.H * s.T * s.keys);
+  dropout_slice(op, s.dropout, {1, s.H, s.T, s.keys}, s.dropout_key);
+  if (s.dropout_key.axis != 1)
+    refuse(op, fmt::format("shape.dropout_key.axis is {}", s.dropout_key.axis),
+           "axis 1, because tensor ranks divide heads");
 }
 
 enum class Access { read, write };

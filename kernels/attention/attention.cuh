@@ -152,15 +152,13 @@ struct VisibleKeys {
 __device__ inline float dropout_factor(const AttentionShape& s, const HeadBlock& head, int64_t t,
                                        int64_t j) {
   if (s.dropout == 0.0f) return 1.0f;
-  const int64_t element = (head.h * s.T + t) * s.keys + j;
   const DropoutKey& key = s.dropout_key;
+  const int64_t element = ((key.begin + head.h) * s.T + t) * s.keys + j;
   const Philox::Block words =
       Philox::block({static_cast<uint32_t>(element / 4), key.sample + static_cast<uint32_t>(head.b),
                      key.step, key.site},
                     key.seed);
-  // All indices are constants, so the words stay in registers.
-  const uint32_t low = element & 1 ? words[1] : words[0], high = element & 1 ? words[3] : words[2];
-  const bool kept = uniform(element & 2 ? high : low) >= s.dropout;
+  const bool kept = uniform(Philox::word(words, element)) >= s.dropout;
   return kept ? __fdiv_rn(1.0f, 1.0f - s.dropout) : 0.0f;
 }
 

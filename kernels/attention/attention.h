@@ -33,8 +33,9 @@ struct AttentionShape {
   bool causal = true;
   float scale = 0.0f;  ///< factor of the scores; 0: 1 / sqrt(D)
   HeadLayout q, k, v, out;
-  float dropout = 0.0f;    ///< probability, on the attention weights
-  DropoutKey dropout_key;  ///< sample b is dropout_key.sample + b; element (h * T + t) * keys + j
+  float dropout = 0.0f;  ///< probability, on the attention weights
+  /// For weights [B, H, T, keys]; H heads (axis 1) may be a slice of dropout_key.whole heads.
+  DropoutKey dropout_key;
   /// Heads of k and v, a divisor of H; 0: H. Query head h reads head h / (H / kv_heads). dk and dv
   /// are sums over the query heads of a group in rising h (Ainslie et al. 2023, arXiv:2305.13245).
   int64_t kv_heads = 0;

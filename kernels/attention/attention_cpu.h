@@ -110,7 +110,8 @@ inline T* log_sum_at(const AttentionCall& call, int64_t b, int64_t h, int64_t t)
 
 /// The index, for dropout, of the weight of query t and key 0 within its sample.
 inline int64_t first_weight(const AttentionCall& call, int64_t h, int64_t t) {
-  return (h * call.all_queries + call.first + t) * call.all_keys + call.first;
+  const int64_t head = call.shape.dropout_key.begin + h;
+  return (head * call.all_queries + call.first + t) * call.all_keys + call.first;
 }
 
 /// The bias of query t from key 0 on; null without bias.

@@ -72,7 +72,7 @@ void launch_heads(Stream& stream, const char* kernel, int64_t heads, int64_t tok
          Long8{s.q.batch, s.q.head, s.q.token, s.k.batch, s.k.head, s.k.token},
          Long8{s.v.batch, s.v.head, s.v.token, s.out.batch, s.out.head, s.out.token}, scale,
          s.dropout_key.seed, s.dropout_key.sample, s.dropout_key.step, s.dropout_key.site,
-         dropout_threshold(s.dropout), dropout_scale(s.dropout), more...);
+         s.dropout_key.begin, dropout_threshold(s.dropout), dropout_scale(s.dropout), more...);
 }
 
 }  // namespace

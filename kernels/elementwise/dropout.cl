@@ -1,20 +1,38 @@
 #include "zerograd/kernels/hpu/philox.clh"
 #include "zerograd/kernels/hpu/tile.clh"
 
-/// A work-item computes a span, with the eight words of two Philox counters, whose first words are
-/// an even number and the next one. A group with index `row` on the grid's second axis handles
-/// sample first_sample + row.
+/// Index in the whole sample of element e of a slice, as DropoutSlice::at().
+static inline long whole_index(long e, long first, long row, long whole_row) {
+  return first + (e < row ? e : e / row * whole_row + e % row);
+}
+
+/// A work-item computes a span. If `aligned`, its four first elements and its four last ones have a
+/// Philox counter each. A group with index `sample` on the grid's second axis handles
+/// sample first_sample + sample.
 element_kernel void dropout(__global const real* x, __global const real* residual, __global real* y,
-                            long elements, ulong seed, uint first_sample, uint step, uint site,
-                            uint threshold, float scale) {
+                            long elements, long first, long row, long whole_row, int aligned,
+                            ulong seed, uint first_sample, uint step, uint site, uint threshold,
+                            float scale) {
   take_span(elements);
-  const uint row = get_group_id(1);
-  const long at = row * elements + begin;
+  const uint sample = get_group_id(1);
+  const long at = sample * elements + begin;
   uint8 words = 0;
   if (threshold > 0) {
-    const uint4 counter = (uint4)((uint)(begin / 4), first_sample + row, step, site);
-    words.lo = philox(counter, seed);
-    words.hi = philox(counter + (uint4)(1, 0, 0, 0), seed);
+    uint4 counter = (uint4)(0, first_sample + sample, step, site);
+    if (aligned) {
+      counter.s0 = (uint)(whole_index(begin, first, row, whole_row) / 4);
+      words.lo = philox(counter, seed);
+      counter.s0 = (uint)(whole_index(begin + 4, first, row, whole_row) / 4);
+      words.hi = philox(counter, seed);
+    } else {
+#pragma unroll 1  // unrolled, Philox would be 8 times as much code
+      for (int m = 0; m < SPAN; ++m) {
+        const long index = whole_index(begin + m, first, row, whole_row);
+        counter.s0 = (uint)(index / 4);
+        const uint word = word_of(philox(counter, seed), index);
+        words = (int8)(0, 1, 2, 3, 4, 5, 6, 7) == m ? (uint8)(word) : words;
+      }
+    }
   }
   const real8 xs = load_span(x + at, count);
   real8 others = 0, ys;

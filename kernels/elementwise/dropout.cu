@@ -12,19 +12,19 @@ template <int V>
 constexpr int elements_of_thread = V > block_words ? V : block_words;
 
 /// y = x with elements dropped and the others scaled by 1 / (1 - probability), plus residual. A
-/// thread handles the elements of one Philox counter, or of as many counters as V elements have. It
-/// loads and stores V elements at once: the elements of a sample are a multiple of V. The mask
-/// equals the CPU's.
+/// thread handles four elements, or V if they are more, and loads and stores V at once. Unless V is
+/// 1 the slice is aligned and the elements of a sample are a multiple of V. The mask equals the
+/// CPU's.
 template <class T, int V>
 __global__ void __launch_bounds__(threads)
     drop(const T* x, const T* residual, T* y, int64_t elements, int64_t blocks_of_sample,
-         float probability, DropoutKey key) {
+         float probability, DropoutKey key, DropoutSlice slice) {
   constexpr int each = elements_of_thread<V>;
   const int64_t sample = blockIdx.x / blocks_of_sample, start = sample * elements;
   const int64_t first = (blockIdx.x % blocks_of_sample * threads + threadIdx.x) * each;
   const float scale = __fdiv_rn(1.0f, 1.0f - probability);
   Philox::Block random = {};
-#pragma unroll
+#pragma unroll(V > 1 ? each / V : 1)
   for (int begin = 0; begin < each; begin += V) {
     if (first + begin >= elements) return;
     const int64_t at = start + first + begin;
@@ -33,13 +33,16 @@ __global__ void __launch_bounds__(threads)
     Vec<T, V> result;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      constexpr auto words = static_cast<size_t>(block_words);
-      const size_t word = static_cast<size_t>(begin + k) % words;
-      if (word == 0 && probability > 0.0f)
-        random = Philox::block({static_cast<uint32_t>((first + begin + k) / block_words),
-                                key.sample + static_cast<uint32_t>(sample), key.step, key.site},
-                               key.seed);
-      const bool kept = uniform(random[word]) >= probability;
+      const int e = begin + k;
+      const bool counts = V == 1 || e % block_words == 0;  // else it has the counter of e - 1
+      const int64_t index = V == 1 ? slice.at(first + e) : e;
+      if (counts && probability > 0.0f) {
+        const uint32_t counter =
+            V == 1 ? static_cast<uint32_t>(index / block_words) : slice.counter_at(first + e);
+        random = Philox::block(
+            {counter, key.sample + static_cast<uint32_t>(sample), key.step, key.site}, key.seed);
+      }
+      const bool kept = uniform(Philox::word(random, index)) >= probability;
       const float value = kept ? to_float(values.v[k]) * scale : 0.0f;
       result.v[k] = from_float<T>(residual ? value + to_float(added.v[k]) : value);
     }
@@ -53,6 +56,7 @@ void dropout(const Dropout& a, Workspace, Stream& stream) {
   const int64_t samples = a.x.extent(0);
   if (a.x.numel() == 0) return;
   const int64_t elements = a.x.numel() / samples;
+  const DropoutSlice slice = dropout_slice("dropout", a.probability, a.x.shape(), a.key);
   visit_floating(a.x.dtype(), [&]<class T>(T) {
     const T* x = a.x.data<T>();
     const T* residual = a.residual ? a.residual.data<T>() : nullptr;
@@ -63,10 +67,10 @@ void dropout(const Dropout& a, Workspace, Stream& stream) {
       const dim3 blocks(static_cast<unsigned>(samples * blocks_of_sample));
       launch({"dropout", "drop", operand_bytes(a), a.x.numel()}, drop<T, V>,
              {blocks, dim3(threads)}, stream, x, residual, y, elements, blocks_of_sample,
-             a.probability, a.key);
+             a.probability, a.key, slice);
     };
-    if (takes_vectors(x, elements) && takes_vectors(residual, elements) &&
-        takes_vectors(y, elements))
+    if (slice.is_aligned(elements) && takes_vectors(x, elements) &&
+        takes_vectors(residual, elements) && takes_vectors(y, elements))
       run(std::integral_constant<int, vector_width<T>>());
     else
       run(std::integral_constant<int, 1>());

@@ -59,25 +59,32 @@ void dropout(const Dropout& a, Workspace, Stream& stream) {
   const DropoutTable* table = ZG_AT_LEVEL(stream.traits().isa, dropout_table);
   const int type = static_cast<int>(a.x.dtype());
   const auto vectors = table ? table->apply[type] : nullptr;
-  const auto apply = vectors ? vectors : portable.apply[type];
   const DropoutMask mask = dropout_mask(a.key, a.probability);
+  const DropoutSlice slice = dropout_slice("dropout", a.probability, a.x.shape(), a.key);
 
   const int64_t ranges = (elements + task_elements - 1) / task_elements;  // ranges in one sample
   const int64_t group = std::max<int64_t>(1, task_elements / elements);   // samples in one task
   const int64_t groups = (samples + group - 1) / group;
   team(stream.traits().threads, groups * ranges, [&](int64_t task, int) {
     const int64_t first = task % ranges * task_elements;
+    const int64_t last = std::min(elements, first + task_elements);
     const int64_t begin = task / ranges * group, end = std::min(samples, begin + group);
-    for (int64_t sample = begin; sample < end; ++sample) {
-      const int64_t offset = (sample * elements + first) * element_bytes;
-      apply({.x = a.x.raw() + offset,
-             .residual = a.residual ? a.residual.raw() + offset : nullptr,
-             .y = a.y.raw() + offset,
-             .sample = a.key.sample + static_cast<uint32_t>(sample),
-             .first = first,
-             .n = std::min(task_elements, elements - first)},
-            mask);
-    }
+    for (int64_t sample = begin; sample < end; ++sample)
+      for (int64_t e = first, n = 0; e < last; e += n) {
+        const int64_t offset = (sample * elements + e) * element_bytes, index = slice.at(e);
+        n = std::min(last - e, slice.row - e % slice.row);
+        // The elements up to the next counter's first come alone, so that vectors begin with it.
+        const bool aligned = vectors && index % 4 == 0;
+        if (vectors && !aligned) n = std::min(n, 4 - index % 4);
+        const auto apply = aligned ? vectors : portable.apply[type];
+        apply({.x = a.x.raw() + offset,
+               .residual = a.residual ? a.residual.raw() + offset : nullptr,
+               .y = a.y.raw() + offset,
+               .sample = a.key.sample + static_cast<uint32_t>(sample),
+               .first = index,
+               .n = n},
+              mask);
+      }
   });
 }
 

@@ -4,6 +4,7 @@
 #include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -87,15 +88,29 @@ ZG_KERNEL(Where, where)
 ZG_KERNEL(Axpby, axpby)
 ZG_KERNEL(Cast, cast)
 
-void check_dropout(const char* op, float probability, int64_t elements) {
+DropoutSlice dropout_slice(const char* op, float probability, const Shape& shape,
+                           const DropoutKey& key) {
   if (!(probability >= 0.0f && probability < 1.0f))
     raise<ConfigError>("{}: dropout probability is {:f}; expected a number in [0, 1)", op,
                        probability);
+  int64_t outer = 1, extent = 1, inner = 1;
+  for (int axis = 1; axis < shape.rank(); ++axis)
+    (axis < key.axis ? outer : axis == key.axis ? extent : inner) *= shape[axis];
+  const int64_t whole = key.whole > 0 ? key.whole : extent;
+  if (key.axis < 1 || key.begin < 0 || key.begin > whole - extent ||
+      (key.whole > 0 && key.axis >= shape.rank()))
+    raise<ShapeError>(
+        "{}: key.axis {}, key.begin {} and key.whole {} do not fit shape {}; expected a slice of "
+        "an axis after axis 0",
+        op, key.axis, key.begin, key.whole, shape);
+  const int64_t elements = checked_product({outer, whole, inner}, op);
   if (probability > 0.0f && elements > max_dropout_elements)
     raise<ShapeError>(
         "{}: a sample has {} elements; expected at most 2^34, because one word of a Philox "
         "counter, of 32 bits, numbers blocks of four elements",
         op, elements);
+  const int64_t span = extent == whole ? outer * inner : inner;  // a whole sample is one row
+  return {.first = key.begin * inner, .row = extent * span, .whole_row = whole * span};
 }
 
 void validate(const Dropout& a) {
@@ -109,8 +124,7 @@ void validate(const Dropout& a) {
     check_dtype(op, "residual", a.residual, a.x.dtype());
     check_shape(op, "residual", a.residual, a.x.shape());
   }
-  const int64_t samples = a.x.extent(0);
-  check_dropout(op, a.probability, samples > 0 ? a.x.numel() / samples : 0);
+  dropout_slice(op, a.probability, a.x.shape(), a.key);
 }
 
 ZG_KERNEL(Dropout, dropout)

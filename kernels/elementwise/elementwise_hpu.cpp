@@ -143,10 +143,12 @@ void dropout(const Dropout& a, Workspace, Stream& stream) {
   const int64_t samples = a.x.extent(0);
   if (a.x.numel() == 0) return;
   const int64_t elements = a.x.numel() / samples;
+  const DropoutSlice slice = dropout_slice("dropout", a.probability, a.x.shape(), a.key);
   launch(stream, module("dropout", a.x.dtype()), "dropout",
          {.x = span_groups(elements), .y = samples}, a.x.raw(), a.residual.raw(), a.y.raw(),
-         elements, a.key.seed, a.key.sample, a.key.step, a.key.site,
-         dropout_threshold(a.probability), dropout_scale(a.probability));
+         elements, slice.first, slice.row, slice.whole_row,
+         static_cast<int32_t>(slice.is_aligned(elements)), a.key.seed, a.key.sample, a.key.step,
+         a.key.site, dropout_threshold(a.probability), dropout_scale(a.probability));
 }
 
 }  // namespace zg::hpu

@@ -113,6 +113,57 @@ TEST_CASE("grouped queries give the bits of single query heads that read the sam
     }
 }
 
+TEST_CASE(
+    "attention with dropout over some of the heads has the bits of these heads of the whole") {
+  for (const Device& device : devices_of_every_generation())
+    for (DType dtype : on_device(floating_dtypes, device))
+      for (const Problem& p : {Problem{.H = 5, .T = 7, .keys = 7, .D = 24, .dropout = 0.3f},
+                               Problem{.H = 6,
+                               .T = 70,
+                               .keys = 75,
+                               .offset = 5,
+                               .D = 16,
+                               .dropout = 0.3f,
+                               .form = Form::separate,
+                               .kv_heads = 3},
+                               Problem{.H = 4,
+                               .T = 90,
+                               .keys = 90,
+                               .D = 8,
+                               .dropout = 0.3f,
+                               .form = Form::by_head,
+                               .documents = {11, 70, 9}}}) {
+        INFO(level_of(device), ", ", name_of(dtype), ", ", p.str());
+        const Tensors whole = make(p, dtype, device);
+        Tensors parts = whole;
+        parts.out = full_like(parts.out);
+        parts.dq = full_like(parts.dq);
+        const bool fused = p.form != Form::separate;
+        parts.dk = fused ? parts.dq : full_like(parts.dk);
+        parts.dv = fused ? parts.dq : full_like(parts.dv);
+        const int64_t group = whole.shape.group();
+        for (int64_t begin = 0, count = 0; begin < p.H; begin += count) {
+          count = std::min<int64_t>(begin == 0 ? group : 2 * group, p.H - begin);
+          Tensors heads = parts;
+          AttentionShape& shape = heads.shape;
+          shape.H = count;
+          shape.kv_heads = p.kv_heads > 0 ? count / group : 0;
+          shape.dropout_key.begin = begin;
+          shape.dropout_key.whole = p.H;
+          for (HeadLayout* layout : {&shape.q, &shape.out}) layout->offset += begin * layout->head;
+          for (HeadLayout* layout : {&shape.k, &shape.v})
+            layout->offset += begin / group * layout->head;
+          heads.log_sum = Tensor::zeros({p.B, count, p.T}, whole.log_sum.dtype(), device);
+          run(heads, device);
+        }
+        run(whole, device);
+        CHECK(same_bits(whole.out, parts.out));
+        CHECK(same_bits(whole.dq, parts.dq));
+        CHECK(same_bits(whole.dk, parts.dk));
+        CHECK(same_bits(whole.dv, parts.dv));
+      }
+}
+
 TEST_CASE("the gradient of grouped values adds the query heads in rising order") {
   // One query a head: dv is a sum of dout with weight 1. In any other order 1 is lost.
   for (const Device& device : devices_at_every_level()) {

@@ -253,6 +253,11 @@ TEST_CASE("attention refuses wrong shapes, layouts, dtypes, devices and options,
   CHECK_THROWS_AS(backward([](Tensors& t) { t.shape.k.head = 0; }), ShapeError);
   CHECK_THROWS_AS(forward([](Tensors& t) { t.shape.offset = -1; }), ShapeError);
   CHECK_THROWS_AS(forward([](Tensors& t) { t.shape.dropout = 1.0f; }), ConfigError);
+  CHECK_THROWS_WITH_AS(forward([](Tensors& t) { t.shape.dropout_key.axis = 2; }),
+                       "attention_forward: shape.dropout_key.axis is 2; expected axis 1, because "
+                       "tensor ranks divide heads",
+                       ShapeError);
+  CHECK_THROWS_AS(forward([](Tensors& t) { t.shape.dropout_key.whole = 1; }), ShapeError);
   CHECK_THROWS_AS(forward([](Tensors& t) { t.q = {}; }), ShapeError);
   CHECK_THROWS_AS(backward([](Tensors& t) { t.log_sum = {}; }), ShapeError);
   CHECK_THROWS_AS(forward([&](Tensors& t) {

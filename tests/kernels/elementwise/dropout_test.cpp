@@ -1,8 +1,12 @@
 #include "zerograd/kernels/elementwise/dropout.h"
 
 #include <limits>
+#include <tuple>
 
+#include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/runtime/text/format.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -52,9 +56,59 @@ void check_bits(const Device& device, const Shape& shape, float probability, boo
   CHECK(same_bits(y, Tensor::from(want, shape, device)));
 }
 
+/// Items [begin, begin + count) of an axis.
+Tensor slice_of(const Tensor& x, int axis, int64_t begin, int64_t count) {
+  int64_t outer = 1;
+  for (int i = 0; i < axis; ++i) outer *= x.extent(i);
+  const int64_t row = x.numel() / outer, inner = row / x.extent(axis);
+  const Tensor y = Tensor::empty(x.shape().with(axis, count), x.dtype(), x.device());
+  kernels::strided_copy({.x = x,
+                         .y = y,
+                         .extents = {outer, count * inner},
+                         .x_strides = {row, 1},
+                         .y_strides = {count * inner, 1},
+                         .x_offset = begin * inner},
+                        x.device().compute());
+  return y;
+}
+
 }  // namespace
 
 TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("dropout of a slice of any axis has the mask of the slice in the whole tensor") {
+  struct Cut {
+    Shape whole;
+    int axis;
+    int64_t begin, count;
+  };
+  // The last ones are longer than a task of a CPU thread.
+  const Cut cuts[] = {
+      {{3, 7, 22}, 1, 3, 2},       {{3, 7, 22}, 2, 9, 11},  {{2, 7, 22}, 2, 21, 1},
+      {{2, 5, 96}, 2, 32, 40},     {{2, 5, 96}, 2, 30, 33}, {{2, 6, 5, 9}, 1, 1, 5},
+      {{2, 6, 5, 9}, 2, 2, 3},     {{2, 6, 5, 9}, 3, 4, 4}, {{2, 3, 4, 8}, 1, 2, 1},
+      {{2, 3, 4, 8}, 2, 0, 3},     {{2, 61}, 1, 7, 50},     {{1, 3, 40000}, 2, 8, 19000},
+      {{1, 3, 30001}, 2, 5, 20003}};
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating_dtypes, device))
+      for (const auto& [shape, axis, begin, count] : cuts) {
+        INFO(level_of(device), ", ", name_of(dtype), ", ", shape.str(), ", axis ", axis, ", begin ",
+             begin, ", count ", count);
+        const auto dropped = [&](const Tensor& x, const Tensor& residual, const DropoutKey& of) {
+          const Tensor y = Tensor::empty(x.shape(), dtype, device);
+          kernels::dropout({.x = x, .residual = residual, .y = y, .probability = 0.3f, .key = of},
+                           device.compute());
+          return y;
+        };
+        const Tensor x = random_tensor(shape, dtype, device, 1);
+        const Tensor residual = random_tensor(shape, dtype, device, 2);
+        DropoutKey part = key;
+        part.axis = axis, part.begin = begin, part.whole = shape[axis];
+        CHECK(same_bits(
+            dropped(slice_of(x, axis, begin, count), slice_of(residual, axis, begin, count), part),
+            slice_of(dropped(x, residual, key), axis, begin, count)));
+      }
+}
 
 TEST_CASE("dropout keeps exactly the elements of a scalar Philox reference, at every level") {
   for (const Device& device : devices_at_every_level()) {
@@ -205,4 +259,21 @@ TEST_CASE("dropout refuses wrong shapes, dtypes, devices and probabilities, by n
   const Tensor huge = Tensor::empty({1, max_dropout_elements + 1}, DType::bf16, meta);
   CHECK_THROWS_AS(kernels::dropout({.x = huge, .y = huge, .probability = 0.1f}, meta.compute()),
                   ShapeError);
+  // A slice counts as much as the whole.
+  const auto run_slice = [&](int axis, int64_t begin, int64_t whole) {
+    run({.x = x,
+         .y = x,
+         .probability = 0.1f,
+         .key = {.axis = axis, .begin = begin, .whole = whole}});
+  };
+  run_slice(1, max_dropout_elements - 3, max_dropout_elements);
+  CHECK_ERROR(ShapeError, "a sample has 17179869185 elements; expected at most 2^34",
+              run_slice(1, 0, max_dropout_elements + 1));
+  for (const auto& [axis, begin, whole] :
+       {std::tuple(0, 0, 4), {2, 0, 4}, {1, 2, 4}, {1, -1, 4}, {1, 1, 0}, {-1, 0, 4}})
+    CHECK_ERROR(ShapeError,
+                fmt::format("dropout: key.axis {}, key.begin {} and key.whole {} do not fit shape "
+                            "[2, 3]; expected a slice of an axis after axis 0",
+                            axis, begin, whole),
+                run_slice(axis, begin, whole));
 }
