@@ -1,6 +1,7 @@
 #include "zerograd/kernels/attention/attention.h"
 
 #include <cmath>
+#include <string_view>
 
 #include "zerograd/kernels/elementwise/dropout_hpu.h"
 #include "zerograd/kernels/hpu/launch.h"
@@ -25,8 +26,11 @@ Choice choice_of(const Args& a, const Stream& stream) {
   const DType dtype = a.q.dtype();
   const Code code = module("attention", dtype);
   const Variant variant = D <= 128 ? variant_of(stream) : Variant::portable;
-  if (variant == Variant::dpas && dtype == DType::bf16)
-    return {module("attention_tiles", dtype, dpas_variant(stream)), D <= 64 ? 64 : 128, 64};
+  if (variant == Variant::dpas && dtype == DType::bf16) {
+    const char* const dpas = dpas_variant(stream);
+    return {module("attention_tiles", dtype, dpas), D <= 64 ? 64 : 128,
+            D <= 64 && dpas == std::string_view("dpas16") ? 128 : 64};
+  }
   if (variant != Variant::portable)
     return {module("attention_tiles", dtype, "sg16"), D <= 64 ? 64 : 128, 32};
   return D <= 64    ? Choice{code, 2, 32, false}

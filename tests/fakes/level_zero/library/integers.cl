@@ -3,6 +3,8 @@
 // gives.
 #include "base.clh"
 
+int ZG_OVERLOAD min(int x, int y) { return y < x ? y : x; }
+int ZG_OVERLOAD max(int x, int y) { return x < y ? y : x; }
 long ZG_OVERLOAD min(long x, long y) { return y < x ? y : x; }
 long ZG_OVERLOAD max(long x, long y) { return x < y ? y : x; }
 long ZG_OVERLOAD clamp(long x, long low, long high) { return x < low ? low : high < x ? high : x; }

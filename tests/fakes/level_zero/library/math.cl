@@ -18,6 +18,7 @@
   float8 ZG_OVERLOAD function(float8 x, float8 y, float8 z) { ZG_EACH(function, x[i], y[i], z[i]) }
 
 ZG_FLOAT_1(exp, __builtin_expf(x))
+ZG_FLOAT_1(native_exp2, __builtin_exp2f(x))
 ZG_FLOAT_1(expm1, __builtin_expm1f(x))
 ZG_FLOAT_1(log, __builtin_logf(x))
 ZG_FLOAT_1(log1p, __builtin_log1pf(x))

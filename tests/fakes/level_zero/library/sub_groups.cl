@@ -19,6 +19,7 @@ float ZG_OVERLOAD sub_group_reduce_add(float x) {
     return ZG_OF_LANE(type, values, from);                                               \
   }
 ZG_FROM_LANE(int8, intel_sub_group_shuffle, n)
+ZG_FROM_LANE(float, intel_sub_group_shuffle, n)
 ZG_FROM_LANE(float8, intel_sub_group_shuffle, n)
 ZG_FROM_LANE(float8, intel_sub_group_shuffle_xor, zg_item->lane ^ n)
 
