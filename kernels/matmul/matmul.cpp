@@ -60,6 +60,24 @@ void check_row_sums(const Matmul& m) {
         m.accumulate ? ", accumulate" : "");
 }
 
+void check_groups(const Matmul& m) {
+  const ReductionGroups& groups = m.groups;
+  if (groups.count < 0 || (groups.count & (groups.count - 1)) != 0)
+    raise<ShapeError>("{}: {} groups; expected a power of two", op, groups.count);
+  if (m.batch > 1 || m.accumulate)
+    raise<Unsupported>("{}: groups with {}; expected one product that overwrites c", op,
+                       m.batch > 1 ? "a batch" : "accumulate");
+  int64_t sum = 0;
+  for (const auto& [size, extent] : groups.blocks) {
+    sum += size;
+    if (size < 0 || groups.count * extent < size)
+      raise<ShapeError>("{}: {} groups of {} do not cover a block of {}", op, groups.count, extent,
+                        size);
+  }
+  if (sum != m.K)
+    raise<ShapeError>("{}: the blocks of groups have {} elements; expected K, {}", op, sum, m.K);
+}
+
 }  // namespace
 
 Reduce reduce_rows(const Matmul& m) {
@@ -106,6 +124,7 @@ void validate(const Matmul& m) {
     check_extent({"pre_activation", m.pre_activation, m.M, m.N, m.ldc, m.stride_c}, m.batch);
   }
   if (m.row_sums) check_row_sums(m);
+  if (m.groups.count != 0) check_groups(m);
 }
 
 void adjust_count(OpCount& count, const Matmul& m) {

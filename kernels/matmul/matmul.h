@@ -1,11 +1,26 @@
 #pragma once
 
+#include <array>
+
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/kernel.h"
 
 namespace zg {
 
 struct Reduce;
+
+/// A division of K into groups, whose products are summed alone. The sums of the groups meet in a
+/// balanced binary tree of aligned neighbours, so a sum has the same bits if several ranks have
+/// consecutive groups and go on with the tree. K consists of up to three blocks, one after another.
+/// Group g has the elements [g extent, (g + 1) extent) of each block; the last groups may have
+/// fewer, or none.
+struct ReductionGroups {
+  struct Block {
+    int64_t size = 0, extent = 0;
+  };
+  int64_t count = 0;  ///< a power of two; 0: K is summed as a whole
+  std::array<Block, 3> blocks = {};
+};
 
 /// c = activation(op(a) op(b) + bias), batched, with leading dimensions. Matrices are row-major
 /// inside their tensor, whose own shape does not matter: extents and strides are given here, in
@@ -31,6 +46,8 @@ struct Matmul {
   /// the product, in f32, if they have c's dtype; otherwise they have the bits of reduce over axis
   /// 0 of the stored a.
   Tensor row_sums;
+  /// Only for a batch of 1 without accumulate. Accelerators ignore the groups.
+  ReductionGroups groups;
   int64_t lda = 0, ldb = 0, ldc = 0;  ///< elements between stored rows; 0: rows follow each other
   int64_t batch = 1;                  ///< independent products
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;  ///< between them; stride_a, stride_b 0: shared

@@ -1,6 +1,7 @@
 #include "zerograd/kernels/matmul/matmul_cpu.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/matmul/matmul_table.h"
@@ -17,6 +18,7 @@ namespace {
 // stay in the L2 cache and a panel of b (32 KB) in the L1 cache. The sizes are multiples of every
 // level's register tile.
 constexpr int64_t block_rows = 120, block_columns = 256, max_steps = 256;
+constexpr int64_t sums_of_block = block_rows * block_columns;
 // A slab of rows of a is packed at a time: up to 16 MiB, at least one block. A b of up to 1 MiB is
 // packed once, by all workers together. If b is larger, each worker packs some columns for itself,
 // up to 1.5 MiB, which stay in its L2 cache while it multiplies all rows of the slab with them.
@@ -63,20 +65,29 @@ int64_t equal_part(int64_t count, int64_t limit, int64_t unit, int64_t others, i
   return round_up(ceil_div(count, parts), unit);
 }
 
+int64_t blocks_of(const std::vector<KRange>& ranges) {
+  int64_t blocks = 0;
+  for (const KRange& range : ranges) blocks += range.blocks();
+  return blocks;
+}
+
 /// The sizes of a call's blocks, slabs and tasks. They follow from the shape, the instruction set
 /// and the number of threads. The order of the additions, and so every bit of the result, depends
-/// only on the first two: each sum runs along the whole of K, block_steps steps at a time.
+/// only on the first two: each sum runs along a whole range of K, some steps at a time.
 struct Plan {
   const MatmulTable& table;
   const Matmul m;
   int threads;
   bool dots;
-  int64_t per_word, steps, block_steps, k_blocks;
-  int64_t group;  ///< products of the batch worked on together
+  int64_t per_word;
+  std::vector<KRange> ranges;  ///< of K
+  int64_t steps, k_blocks;     ///< of all ranges
+  int64_t group;               ///< products of the batch worked on together
   Operand a, b;
   int64_t worker_columns =
       0;               ///< columns of b that a worker packs at a time; 0: packed once by all
-  int64_t sums_words;  ///< per worker; 0 if sums are kept in c
+  int64_t sums_words;  ///< per worker, for the levels of the tree and, unless they are kept in c,
+                       ///< the sums of a block
 
   Plan(const MatmulTable& table, const Matmul& args, const Device::Traits& traits)
       : table(table),
@@ -84,14 +95,14 @@ struct Plan {
         threads(matmul_threads(m, traits)),
         dots(is_dots(m)),
         per_word(!dots && table.pairs && m.a.dtype() == DType::bf16 ? 2 : 1),
-        steps(ceil_div(m.K, per_word)),
-        block_steps(steps ? ceil_div(steps, ceil_div(steps, max_steps)) : 1),
-        k_blocks(ceil_div(steps, block_steps)),
+        ranges(ranges_of(m, per_word, max_steps)),
+        steps(ranges.back().first_step + ranges.back().steps),
+        k_blocks(blocks_of(ranges)),
         a{m.a, m.lda,      m.stride_a, !m.transpose_a,
           m.M, block_rows, table.rows, dots || reads_a_in_place()},
         b{m.b, m.ldb,          m.stride_b,    m.transpose_b,
           m.N, shared_columns, table.columns, dots || reads_b_in_place()},
-        sums_words(m.c.dtype() == DType::f32 ? 0 : block_rows * block_columns) {
+        sums_words((levels_of(m) + (m.c.dtype() == DType::f32 ? 0 : 1)) * sums_of_block) {
     a.size_slab(steps, slab_words);
     b.size_slab(steps, slab_words);
     const int64_t largest = std::max({int64_t{1}, a.stride ? a.words : 0, b.stride ? b.words : 0});
@@ -107,7 +118,9 @@ struct Plan {
 
   /// An operand can be read in place if it is f32, or bf16 with contiguous pairs along K.
   bool reads_a_in_place() const {
-    const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
+    const bool whole_pairs =
+        per_word == 2 && !m.transpose_a &&
+        std::ranges::all_of(ranges, [](const KRange& range) { return range.depth % 2 == 0; });
     return (!m.transpose_a || m.N <= max_columns_in_place) &&
            (m.a.dtype() == DType::f32 || whole_pairs);
   }
@@ -136,16 +149,16 @@ struct Run {
         sums(b_panels + plan.b_words()) {}
 
   /// Packs `width` rows or columns of an operand from `first` on, for one block of steps.
-  void pack(const Operand& o, int64_t which, int64_t first, int64_t width, int64_t step,
+  void pack(const Operand& o, int64_t which, int64_t first, int64_t width, const KBlock& block,
             float* panels) const {
-    const int64_t steps = std::min(plan.block_steps, plan.steps - step), k = step * plan.per_word;
+    const int64_t k = block.k;
     const int64_t element = o.along_k ? first * o.row_stride + k : k * o.row_stride + first;
     plan.table.pack({.source = at(o.tensor, (item + which) * o.stride + element),
                      .dtype = o.tensor.dtype(),
                      .row_stride = o.row_stride,
                      .along_k = o.along_k,
                      .width = width,
-                     .depth = std::min(steps * plan.per_word, plan.m.K - k),
+                     .depth = block.depth,
                      .panel = o.panel,
                      .panels = panels});
   }
@@ -156,12 +169,11 @@ struct Run {
 
   void pack(const Operand& o, int64_t first, int64_t extent, float* slabs, int64_t task) const {
     const int64_t chunks = ceil_div(extent, o.chunk);
-    const int64_t step = task % plan.k_blocks * plan.block_steps;
+    const KBlock block = block_of(plan.ranges, task % plan.k_blocks, plan.per_word);
     const int64_t offset = task / plan.k_blocks % chunks * o.chunk;
     const int64_t which = task / plan.k_blocks / chunks;
-    const int64_t steps = std::min(plan.block_steps, plan.steps - step);
-    pack(o, which, first + offset, std::min(o.chunk, extent - offset), step,
-         slabs + which * o.words + step * o.pitch + offset * steps);
+    pack(o, which, first + offset, std::min(o.chunk, extent - offset), block,
+         slabs + which * o.words + block.step * o.pitch + offset * block.steps);
   }
 
   /// The block at `offset` in an operand's slab that begins at `first`.
@@ -180,6 +192,15 @@ struct Run {
             .step_bytes = o.along_k ? word : row_stride_bytes};
   }
 
+  /// The words of one range of an operand's block.
+  static MultiplyBlock::Words in_range(const Operand& o, MultiplyBlock::Words words,
+                                       const KRange& range) {
+    const int64_t per_element = (o.along_k ? 1 : o.row_stride) * size_of(o.tensor.dtype());
+    words.data += words.in_place ? range.k * per_element
+                                 : range.first_step * words.pitch * int64_t{sizeof(float)};
+    return words;
+  }
+
   /// The block of c at row i of the slab and at column j.
   void multiply(int64_t which, int64_t i, int64_t height, int64_t j, int64_t width,
                 const MultiplyBlock::Words& b, int worker) const {
@@ -187,25 +208,38 @@ struct Run {
     const int64_t first = (item + which) * m.stride_c + (row + i) * m.ldc + j;
     std::byte* c = at(m.c, first);
     const bool in_place = m.c.dtype() == DType::f32;
-    plan.table.multiply(
-        {.a = words(plan.a, row, which, i, a_panels),
-         .b = b,
-         .dots = plan.dots,
-         .rows = height,
-         .columns = width,
-         .steps = plan.steps,
-         .block_steps = plan.block_steps,
-         .sums = in_place ? reinterpret_cast<float*>(c) : sums + worker * plan.sums_words,
-         .sums_row_stride = in_place ? m.ldc : block_columns,
-         .add = m.accumulate,
-         .finish = !in_place || m.bias || m.pre_activation || m.activation != Activation::none,
-         .epilogue = {.dtype = m.a.dtype(),
-                      .c_dtype = m.c.dtype(),
-                      .c = c,
-                      .pre_activation = at(m.pre_activation, first),
-                      .c_row_stride = m.ldc,
-                      .bias = at(m.bias, j),
-                      .activation = m.activation}});
+    float* scratch = sums + worker * plan.sums_words;
+    float* levels = in_place ? scratch : scratch + sums_of_block;
+    const MultiplyBlock::Words a = words(plan.a, row, which, i, a_panels);
+    for (const KRange& range : plan.ranges) {
+      const bool is_last = &range == &plan.ranges.back();
+      const bool is_root = range.folds == levels_of(m);
+      plan.table.multiply({.a = in_range(plan.a, a, range),
+                           .b = in_range(plan.b, b, range),
+                           .dots = plan.dots,
+                           .rows = height,
+                           .columns = width,
+                           .steps = range.steps,
+                           .block_steps = range.block_steps,
+                           .sums = !is_root   ? levels + range.folds * sums_of_block
+                                   : in_place ? reinterpret_cast<float*>(c)
+                                              : scratch,
+                           .sums_row_stride = is_root && in_place ? m.ldc : block_columns,
+                           .add = m.accumulate || !range.begins_group,
+                           .folded = levels,
+                           .folds = range.ends_group ? range.folds : 0,
+                           .fold_words = sums_of_block,
+                           .fold_row_stride = block_columns,
+                           .finish = is_last && (!in_place || m.bias || m.pre_activation ||
+                                                 m.activation != Activation::none),
+                           .epilogue = {.dtype = m.a.dtype(),
+                                        .c_dtype = m.c.dtype(),
+                                        .c = c,
+                                        .pre_activation = at(m.pre_activation, first),
+                                        .c_row_stride = m.ldc,
+                                        .bias = at(m.bias, j),
+                                        .activation = m.activation}});
+    }
   }
 
   /// All rows of the slab with some columns of b, which the worker packs for itself.
@@ -215,8 +249,10 @@ struct Run {
     const int64_t width = std::min(plan.worker_columns, plan.m.N - j);
     const int64_t pitch = round_up(width, plan.b.panel);
     float* panels = b_panels + worker * plan.steps * plan.worker_columns;
-    for (int64_t step = 0; step < plan.steps; step += plan.block_steps)
-      pack(plan.b, which, j, width, step, panels + step * pitch);
+    for (int64_t index = 0; index < plan.k_blocks; ++index) {
+      const KBlock block = block_of(plan.ranges, index, plan.per_word);
+      pack(plan.b, which, j, width, block, panels + block.step * pitch);
+    }
     for (int64_t i = 0; i < rows; i += block_rows)
       multiply(which, i, std::min(block_rows, rows - i), j, width,
                {.data = reinterpret_cast<const std::byte*>(panels), .pitch = pitch}, worker);
@@ -284,6 +320,48 @@ Matmul canonical(const Matmul& args) {
     m.batch = 1;
   }
   return m;
+}
+
+std::vector<KRange> ranges_of(const Matmul& m, int64_t per_step, int64_t max_steps) {
+  const ReductionGroups whole{.count = 1, .blocks = {{{m.K, m.K}}}};
+  const ReductionGroups& groups = m.groups.count ? m.groups : whole;
+  std::vector<KRange> ranges;
+  for (int64_t group = 0, step = 0; group < groups.count; ++group) {
+    int64_t k = 0;
+    const size_t first = ranges.size();
+    for (const auto& [size, extent] : groups.blocks) {
+      const int64_t begin = std::min(group * extent, size);
+      const int64_t depth = std::min(extent, size - begin), steps = ceil_div(depth, per_step);
+      if (size > 0 || (k == 0 && ranges.size() == first))
+        ranges.push_back({.k = k + begin,
+                          .depth = depth,
+                          .first_step = step,
+                          .steps = steps,
+                          .block_steps = steps ? ceil_div(steps, ceil_div(steps, max_steps)) : 1,
+                          .begins_group = ranges.size() == first,
+                          .ends_group = false,
+                          .folds = std::countr_one(static_cast<uint64_t>(group))});
+      step += steps;
+      k += size;
+    }
+    ranges.back().ends_group = true;
+  }
+  return ranges;
+}
+
+int64_t levels_of(const Matmul& m) {
+  return m.groups.count ? std::countr_zero(static_cast<uint64_t>(m.groups.count)) : 0;
+}
+
+KBlock block_of(const std::vector<KRange>& ranges, int64_t index, int64_t per_step) {
+  auto range = ranges.begin();
+  for (; index >= range->blocks(); ++range) index -= range->blocks();
+  const int64_t step = index * range->block_steps, k = step * per_step;
+  const int64_t steps = std::min(range->block_steps, range->steps - step);
+  return {.step = range->first_step + step,
+          .steps = steps,
+          .k = range->k + k,
+          .depth = std::min(steps * per_step, range->depth - k)};
 }
 
 int matmul_threads(const Matmul& m, const Device::Traits& traits) {

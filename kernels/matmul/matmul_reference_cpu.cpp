@@ -60,17 +60,41 @@ void finish(const Matmul& m, int64_t item, const TileRange& p, const S* sums) {
     }
 }
 
+/// One worker's scratch: its tiles, and a tile of sums for each level of the tree of groups.
+template <class S>
+struct Scratch {
+  Tiles<S>& tiles;
+  S* levels;
+
+  static size_t bytes(const Matmul& m) {
+    return sizeof(Tiles<S>) + static_cast<size_t>(levels_of(m) * tile * tile) * sizeof(S);
+  }
+  Scratch(const Matmul& m, Workspace workspace, int worker)
+      : tiles(
+            *reinterpret_cast<Tiles<S>*>(workspace.data + bytes(m) * static_cast<size_t>(worker))),
+        levels(reinterpret_cast<S*>(&tiles + 1)) {}
+};
+
 template <class T>
-void tile_of(const Matmul& m, int64_t item, const TileRange& p, Tiles<accumulator_t<T>>& tiles) {
+void tile_of(const Matmul& m, const std::vector<KRange>& ranges, int64_t item, const TileRange& p,
+             const Scratch<accumulator_t<T>>& scratch) {
   using S = accumulator_t<T>;
+  auto& [tiles, levels] = scratch;
   const T* a = m.a.data<T>() + item * m.stride_a;
   const T* b = m.b.data<T>() + item * m.stride_b;
-  Matrix<S> sums(tiles.sums, p.rows, p.columns, Eigen::OuterStride<>(p.columns));
-  sums.setZero();
-  for (int64_t k = 0; k < m.K; k += tile_depth) {
-    const int64_t depth = std::min(tile_depth, m.K - k);
-    sums.noalias() += widen(a, m.transpose_a, m.lda, {p.row, k, p.rows, depth}, tiles.a) *
-                      widen(b, m.transpose_b, m.ldb, {k, p.column, depth, p.columns}, tiles.b);
+  for (const KRange& range : ranges) {
+    S* total = range.folds == levels_of(m) ? tiles.sums : levels + range.folds * tile * tile;
+    Matrix<S> sums(total, p.rows, p.columns, Eigen::OuterStride<>(p.columns));
+    if (range.begins_group) sums.setZero();
+    for (int64_t k = 0; k < range.depth; k += tile_depth) {
+      const int64_t depth = std::min(tile_depth, range.depth - k), first = range.k + k;
+      sums.noalias() +=
+          widen(a, m.transpose_a, m.lda, {p.row, first, p.rows, depth}, tiles.a) *
+          widen(b, m.transpose_b, m.ldb, {first, p.column, depth, p.columns}, tiles.b);
+    }
+    for (int64_t level = 0; range.ends_group && level < range.folds; ++level)
+      sums += Matrix<S>(levels + level * tile * tile, p.rows, p.columns,
+                        Eigen::OuterStride<>(p.columns));
   }
   if (m.c.dtype() == dtype_of<T>)
     finish<T, T>(m, item, p, tiles.sums);
@@ -81,20 +105,22 @@ void tile_of(const Matmul& m, int64_t item, const TileRange& p, Tiles<accumulato
 template <class T>
 void multiply(const Matmul& m, Workspace workspace, int threads) {
   const int64_t row_tiles = ceil_div(m.M, tile), column_tiles = ceil_div(m.N, tile);
-  auto* tiles = reinterpret_cast<Tiles<accumulator_t<T>>*>(workspace.data);
+  const std::vector<KRange> ranges = ranges_of(m, 1, std::max<int64_t>(m.K, 1));
   team(threads, m.batch * row_tiles * column_tiles, [&](int64_t task, int worker) {
     const int64_t row = task % row_tiles * tile;
     const int64_t column = task / row_tiles % column_tiles * tile;
     const int64_t item = task / row_tiles / column_tiles;
-    tile_of<T>(m, item, {row, column, std::min(tile, m.M - row), std::min(tile, m.N - column)},
-               tiles[worker]);
+    tile_of<T>(m, ranges, item,
+               {row, column, std::min(tile, m.M - row), std::min(tile, m.N - column)},
+               {m, workspace, worker});
   });
 }
 
 }  // namespace
 
 int64_t matmul_reference_workspace_bytes(const Matmul& m, const Device::Traits& traits) {
-  const size_t bytes = m.a.dtype() == DType::f64 ? sizeof(Tiles<double>) : sizeof(Tiles<float>);
+  const size_t bytes =
+      m.a.dtype() == DType::f64 ? Scratch<double>::bytes(m) : Scratch<float>::bytes(m);
   return static_cast<int64_t>(bytes) * matmul_threads(m, traits);
 }
 

@@ -28,16 +28,22 @@ struct Tile {
   float* sums;
   int64_t row_stride;
   bool add;
+  const float* folded;
+  int64_t folds, fold_words, fold_row_stride;
 };
 
-/// The sums of n columns; only the last vector can be partly filled.
+/// The sums of n columns of a row; only the last vector can be partly filled.
 template <int vectors>
-inline void put(const Vec (&sum)[vectors], float* out, int64_t n, bool add) {
-  for (int v = 0; v < vectors; ++v, out += Vec::lanes, n -= Vec::lanes) {
-    if (n >= Vec::lanes)
-      store(out, add ? load(out) + sum[v] : sum[v]);
-    else
-      store(out, add ? load(out, n) + sum[v] : sum[v], n);
+inline void put(const Vec (&sum)[vectors], const Tile& tile, int row) {
+  float* out = tile.sums + row * tile.row_stride;
+  const float* folded = tile.folded + row * tile.fold_row_stride;
+  int64_t n = tile.columns;
+  for (int v = 0; v < vectors; ++v, out += Vec::lanes, folded += Vec::lanes, n -= Vec::lanes) {
+    const bool whole = n >= Vec::lanes;
+    Vec total = !tile.add ? sum[v] : (whole ? load(out) : load(out, n)) + sum[v];
+    for (int64_t level = 0; level < tile.folds; ++level)
+      total = total + load(folded + level * tile.fold_words);
+    whole ? store(out, total) : store(out, total, n);
   }
 }
 
@@ -89,8 +95,7 @@ void multiply_tile(const Tile& tile) {
     for (int i = 0; i < rows; i += 3) a[i / 3] += step_bytes;
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i)
-    put(sum[i], tile.sums + i * tile.row_stride, tile.columns, tile.add);
+  for (int i = 0; i < rows; ++i) put(sum[i], tile, i);
 }
 
 /// One function for each number of rows, so that a panel at the edge computes only the rows that it
@@ -130,13 +135,18 @@ void multiply_block(const MultiplyBlock& block) {
       for (int64_t i = 0; i < block.rows; i += tile_rows) {
         const int64_t rows = smaller(tile_rows, block.rows - i);
         const int64_t columns = smaller(tile_columns, block.columns - j);
-        multiply_rows<pairs, adjacent>(rows, {.a = from(a, block.a, i, steps),
-                                              .b = from(b, block.b, j, steps),
-                                              .steps = steps,
-                                              .columns = columns,
-                                              .sums = block.sums + i * block.sums_row_stride + j,
-                                              .row_stride = block.sums_row_stride,
-                                              .add = block.add || k > 0});
+        multiply_rows<pairs, adjacent>(rows,
+                                       {.a = from(a, block.a, i, steps),
+                                        .b = from(b, block.b, j, steps),
+                                        .steps = steps,
+                                        .columns = columns,
+                                        .sums = block.sums + i * block.sums_row_stride + j,
+                                        .row_stride = block.sums_row_stride,
+                                        .add = block.add || k > 0,
+                                        .folded = block.folded + i * block.fold_row_stride + j,
+                                        .folds = last ? block.folds : 0,
+                                        .fold_words = block.fold_words,
+                                        .fold_row_stride = block.fold_row_stride});
         if (last && block.finish)
           finish(block.epilogue, block.sums + i * block.sums_row_stride + j, block.sums_row_stride,
                  {i, j, rows, columns});
@@ -196,6 +206,9 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
     for (int64_t j = 0; j < smaller(columns, block.columns - column); ++j) {
       float& out = block.sums[(row + i) * block.sums_row_stride + column + j];
       out = products[i * columns + j] + (block.add ? out : 0.0f);
+      for (int64_t level = 0; level < block.folds; ++level)
+        out +=
+            block.folded[level * block.fold_words + (row + i) * block.fold_row_stride + column + j];
     }
 }
 

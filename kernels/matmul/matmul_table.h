@@ -52,7 +52,11 @@ struct MultiplyBlock {
   int64_t rows, columns, steps, block_steps;
   float* sums;  ///< [rows, columns] f32, sums_row_stride apart; may be c
   int64_t sums_row_stride;
-  bool add;     ///< add to `sums` instead of overwriting it
+  bool add;  ///< add to `sums` instead of overwriting it
+  /// Sums of other groups that are added to the complete ones: `folds` blocks fold_words apart,
+  /// with rows fold_row_stride apart.
+  const float* folded;
+  int64_t folds, fold_words, fold_row_stride;
   bool finish;  ///< the epilogue is needed: `sums` is not c, or there is a bias, an activation or a
                 ///< pre_activation
   Epilogue epilogue;

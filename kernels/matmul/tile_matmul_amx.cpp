@@ -133,12 +133,23 @@ void finish(const TileMultiply& block, float* sums, const TileRange& place) {
   finish(block.epilogue, sums, tile_pair, place);
 }
 
+/// sums += the sums of other groups, level by level.
+void fold(const TileMultiply& block, float* sums) {
+  const float* folded = block.folded + (sums - block.sums);
+  for (int64_t i = 0; i < tile_pair * tile_pair; i += Vec::lanes) {
+    Vec total = load(sums + i);
+    for (int64_t level = 0; level < block.folds; ++level)
+      total = total + load(folded + level * block.fold_words + i);
+    store(sums + i, total);
+  }
+}
+
 void multiply(const TileMultiply& block) {
   const Tiles tiles;
-  const bool whole = block.depth <= block.slice * tile_depth;
   for (int64_t k = 0; k == 0 || k < block.depth; k += block.slice * tile_depth) {
     const int64_t depth = smaller(block.slice * tile_depth, block.depth - k);
     const int64_t steps = (depth + tile_depth - 1) / tile_depth;
+    const bool last = k + depth == block.depth;
     const float* a =
         block.a + (k / tile_depth * block.a_tiles + block.a_first * steps) * tile_words;
     Stored b = block.b;
@@ -152,9 +163,10 @@ void multiply(const TileMultiply& block) {
       for (int64_t i = 0; i < block.rows; i += tile_pair) {
         const int64_t rows = smaller(tile_pair, block.rows - i);
         multiply_tiles(rows, columns, a + i / tile_side * steps * tile_words, block.panel, steps,
-                       sums, k > 0);
-        if (k + depth == block.depth) finish(block, sums, {i, j, rows, columns});
-        if (!whole) sums += tile_pair * tile_pair;
+                       sums, block.resumes || k > 0);
+        if (last && block.folds > 0) fold(block, sums);
+        if (last && block.finish) finish(block, sums, {i, j, rows, columns});
+        if (block.spread) sums += tile_pair * tile_pair;
       }
     }
   }

@@ -32,15 +32,22 @@ struct TilesOfRows {
   float* tiles;
 };
 
-/// One block of c. K is cut into slices of `slice` tiles; the last slice may have fewer.
+/// One block of c and one range of K, which is cut into slices of `slice` tiles; the last slice may
+/// have fewer.
 struct TileMultiply {
   const float* a;            ///< each slice has `a_tiles` row tiles of the slab;
   int64_t a_tiles, a_first;  ///< this block's row tiles begin at a_first
-  Stored b;                  ///< from the block's first column on
+  Stored b;                  ///< from the block's first column and the range's first element on
   int64_t rows, columns, depth, slice;
   float* panel;  ///< scratch for the packed columns of b: 2 * slice tiles
-  float* sums;   ///< scratch: 4 tiles, or for the whole block if there are several slices
-  bool add;      ///< add to c, which is f32
+  float* sums;   ///< scratch: 4 tiles, or, if `spread`, 4 tiles for each 4 tiles of the block
+  bool spread;
+  bool resumes;  ///< `sums` has the products of an earlier range
+  /// Sums of other groups that are added to the complete ones: `folds` of them, fold_words apart.
+  const float* folded;
+  int64_t folds, fold_words;
+  bool finish;  ///< the last range: the sums are written to c
+  bool add;     ///< add to c, which is f32
   Epilogue epilogue;
 };
 

@@ -16,6 +16,9 @@ struct Reduce {
   Tensor y;  ///< out: x's shape with the reduced axes of extent 1 or removed; x's or the
              ///< accumulator dtype (for i32: i32 or i64; integers wrap around)
   uint32_t axes;
+  /// CPU: a reduction of leading axes adds in the order that it has for rows of so many elements,
+  /// so that it does not depend on how many of the columns x has; 0: of as many as x has.
+  int64_t columns = 0;
 };
 /// y = index of the first largest element along `axis`. NaN counts as largest.
 struct ArgMax {

@@ -53,7 +53,9 @@ struct Plan {
   int64_t chunk_runs = 1;         ///< columns: runs in a chunk
   int64_t chunks = 1;             ///< chunks per output
 
-  Plan(const Shape& shape, uint32_t axes) {
+  explicit Plan(const Reduce& args) {
+    const Shape& shape = args.x.shape();
+    const uint32_t axes = args.axes;
     int64_t extents[Shape::max_rank], strides[Shape::max_rank], stride = shape.numel();
     bool reduces[Shape::max_rank];
     int rank = 0;
@@ -73,7 +75,8 @@ struct Plan {
     outputs = kept.numel();
     runs = reduced.numel();
     if (columns) {
-      chunk_runs = std::max<int64_t>(chunk_elements / std::max<int64_t>(inner, 1), 32);
+      chunk_runs = std::max<int64_t>(
+          chunk_elements / std::max<int64_t>(args.columns ? args.columns : inner, 1), 32);
       chunks = std::max<int64_t>((runs + chunk_runs - 1) / chunk_runs, 1);
     } else {
       chunks = std::max<int64_t>((runs * inner + chunk_elements - 1) / chunk_elements, 1);
@@ -218,7 +221,7 @@ void for_each_part(const Plan& plan, const T* x, int threads, const Put& put) {
 template <class Op, class T, class Y>
 void run(const Reduce& args, Workspace workspace, int threads) {
   using Total = typename Op::Total;
-  const Plan plan(args.x.shape(), args.axes);
+  const Plan plan(args);
   const T* x = args.x.data<T>();
   Y* y = args.y.data<Y>();
   const auto elements = static_cast<double>(plan.reduced_elements());
@@ -271,7 +274,7 @@ int64_t place_of_max(const T* x, int64_t extent, int64_t stride) {
 }  // namespace
 
 int64_t workspace_bytes(const Reduce& args, const Device::Traits&) {
-  return Plan(args.x.shape(), args.axes).partials() * static_cast<int64_t>(sizeof(double));
+  return Plan(args).partials() * static_cast<int64_t>(sizeof(double));
 }
 
 void reduce(const Reduce& args, Workspace workspace, Stream& stream) {

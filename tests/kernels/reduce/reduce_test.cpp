@@ -338,3 +338,23 @@ TEST_CASE("reductions refuse wrong shapes, dtypes and axes, on meta devices too"
         DTypeError);
   }
 }
+
+TEST_CASE("a reduction of some columns adds in the order of all of them, if it is told how many") {
+  const Device device = Device::cpu();
+  constexpr int64_t rows = 5000, columns = 60, some = 20;
+  const Tensor x = Tensor::empty({rows, columns}, DType::f64, device);
+  for (int64_t i = 0; i < x.numel(); ++i)
+    x.data<double>()[i] = 1.0 / static_cast<double>(3 + i * 7919 % 1013);
+  const Tensor part = Tensor::empty({rows, some}, DType::f64, device);
+  for (int64_t row = 0; row < rows; ++row)
+    std::copy_n(x.data<double>() + row * columns, some, part.data<double>() + row * some);
+  const auto sum_of = [&](const Tensor& values, int64_t order) {
+    const Tensor sum = Tensor::empty({values.extent(1)}, DType::f64, device);
+    kernels::reduce({ReduceOp::sum, values, sum, 1u << 0, order}, device.compute());
+    return sum.to_host<double>();
+  };
+  std::vector<double> expected = sum_of(x, 0);
+  expected.resize(some);
+  CHECK(sum_of(part, columns) == expected);
+  CHECK(sum_of(part, 0) != expected);
+}
