@@ -73,6 +73,36 @@ void check_divided(const char* op, const Shape& shape, int axis, const Communica
     refuse_shape(op, "x", shape, fmt::format("an axis {} that {} ranks divide", axis, comm.size()));
 }
 
+/// The sums over the ranks of their pieces of `full`, by the tree of neighbouring ranks.
+Tensor scatter_tree(const char* name, const Tensor& full, Communicator& comm) {
+  const int size = comm.size();
+  if ((size & (size - 1)) != 0)
+    raise<ConfigError>("{}: {} ranks; expected a power of two for sums by a tree", name, size);
+  const int64_t n = full.numel() / size;
+  const Tensor pieces = empty_like(full, {full.numel()});
+  const std::vector<int64_t> counts(static_cast<size_t>(size), n);
+  comm.wait(comm.all_to_all({full.view({full.numel()}), counts}, {pieces, counts}, name));
+  for (int step = 1; step < size; step *= 2)
+    for (int i = 0; i < size; i += 2 * step)
+      kernels::axpby({.x = pieces.flat((i + step) * n, n), .y = pieces.flat(i * n, n), .b = 1.0},
+                     full.device().compute());
+  return pieces.flat(0, n);
+}
+
+/// x + bias, rounded to the dtype. x has rows of the bias's length. May overwrite x.
+Tensor finished(const Tensor& x, const TreeSum& to) {
+  Stream& stream = x.device().compute();
+  if (to.bias) {
+    const Tensor bias = empty_like(x, to.bias.shape()), rows = x.view(rows_of(x.shape()));
+    kernels::cast({to.bias, bias}, stream);
+    kernels::binary({BinaryOp::add, rows, bias, rows}, stream);
+  }
+  if (x.dtype() == to.dtype) return x;
+  const Tensor y = Tensor::empty(x.shape(), to.dtype, x.device());
+  kernels::cast({x, y}, stream);
+  return y;
+}
+
 /// The layout of the ranks' slices of a whole tensor along an axis: each slice consists of `outer`
 /// runs. Collectives need the slices one after another in memory; such a tensor is called stacked
 /// here.
@@ -184,6 +214,43 @@ Tensor gathered(const char* name, const Tensor& slice, int axis, Communicator& c
   comm.wait(comm.all_gather(slice, stacked, name));
   if (!layout.whole_is_stacked()) layout.unstack(stacked, whole, slice.device().compute());
   return whole;
+}
+
+Tensor tree_sum(const Tensor& x, const TreeSum& to) {
+  if (x.numel() == 0) return Tensor::empty(x.shape(), to.dtype, x.device());
+  const int size = to.ranks->size();
+  if (size == 1) return finished(x, to);
+  // The ranks divide the rows, so that each adds the bias to its own before they are gathered.
+  const Shape rows = rows_of(x.shape());
+  const int64_t own = (rows[0] + size - 1) / size;
+  Tensor full = x.view(rows);
+  if (own * size != rows[0]) {
+    full = padded(own * size * rows[1], x.dtype(), x.device(), size);
+    copy(x.view({x.numel()}), full.flat(0, x.numel()), x.device().compute());
+  }
+  const Tensor piece = scatter_tree(to.name, full, *to.ranks).view({own, rows[1]});
+  const Tensor sum = finished(piece, to);
+  const Tensor all = empty_like(sum, {own * size, rows[1]});
+  to.ranks->wait(to.ranks->all_gather(sum, all, to.name));
+  return all.flat(0, x.numel()).view(x.shape());
+}
+
+Var copy_to_ranks_by_tree(const Var& x, Communicator& ranks) {
+  const Tensor values = floating_operand("copy_to_ranks", "x", x);
+  if (ranks.size() == 1 || !x.needs_gradient()) return x;
+  struct Numbers {
+    Communicator* comm;
+    DType dtype;
+  };
+  const Var y = record(
+      "copy_to_ranks", {x}, values, {}, Numbers{&ranks, values.dtype()},
+      [](const Numbers& n, const BackwardPass& pass) {
+        pass.accumulate(
+            0, tree_sum(pass.gradient_of_output(),
+                        {.name = "copy_to_ranks gradient", .ranks = n.comm, .dtype = n.dtype}));
+      });
+  TapeState::collect_in_accumulator(y);
+  return y;
 }
 
 Var copy_to_ranks(const Var& x, Communicator& ranks) {

@@ -52,6 +52,21 @@ ZG_API Var join_parts(const Var& x, int axis, Communicator& ranks);
 ZG_API Var all_to_all(const Var& x, Communicator& ranks, std::vector<int64_t> sent_rows = {},
                       std::vector<int64_t> received_rows = {});
 
+/// How tree_sum() finishes a sum.
+struct TreeSum {
+  const char* name;  ///< of the collectives
+  Communicator* ranks;
+  Tensor bias = {};  ///< added to each row of the sum, or absent
+  DType dtype;       ///< to which the sum is rounded, once
+};
+/// The sum of every rank's x, in x's dtype, the accumulator dtype, without a tape: the ranks, a
+/// power of two, are the leaves of a balanced binary tree. It goes on with the tree of a product's
+/// ReductionGroups. The result is replicated. May overwrite x.
+ZG_API Tensor tree_sum(const Tensor& x, const TreeSum& to);
+/// copy_to_ranks() whose backward collects the gradient in the accumulator dtype, sums it by
+/// tree_sum() and rounds the sum.
+ZG_API Var copy_to_ranks_by_tree(const Var& x, Communicator& ranks);
+
 /// Concatenates the parts of all ranks along an axis, without a tape.
 ZG_API Tensor gathered(const char* name, const Tensor& slice, int axis, Communicator& ranks);
 

@@ -20,6 +20,8 @@
 // slice along axis 0) shares its memory.
 namespace zg {
 
+class Communicator;
+
 // --- arithmetic with broadcasting; operands of one dtype ---
 ZG_API Var add(const Var& a, const Var& b);
 ZG_API Var sub(const Var& a, const Var& b);
@@ -189,6 +191,22 @@ ZG_API Var matmul(const Var& a, const Var& b);
 /// the values that backward of the activation needs.
 ZG_API Var linear(const Var& x, const Var& weight, const Var& bias = {},
                   Activation activation = Activation::none);
+
+/// A rank's weight of a linear layer that ranks divide, and its bias or none. It consists of
+/// `blocks` equal blocks, of each of which a group has at most `extent` rows (columns).
+struct SplitWeight {
+  Var weight, bias;
+  int64_t extent;
+  int64_t blocks = 1;
+};
+/// y_i = activation(x weight_i^T + bias_i) of up to three weights [rows, in], one with an
+/// activation. The gradient of x is one sum: its terms meet in the tree of `groups`, those of this
+/// rank (ReductionGroups); give it an x of copy_to_ranks_by_tree().
+ZG_API std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
+                                      int64_t groups, Activation activation = Activation::none);
+/// The sum over the ranks of x weight^T, plus the bias, rounded once; weight [out, columns]. The
+/// terms meet in the tree of all ranks' groups. `ranks` may be null.
+ZG_API Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicator* ranks);
 
 // --- layers ---
 /// y = activation(x fc_weight^T + fc_bias) out_weight^T + out_bias: two linear() in one. It saves

@@ -1,0 +1,191 @@
+#include "zerograd/autograd/collective.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/op.h"
+#include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg {
+namespace {
+
+constexpr size_t max_products = 3;
+
+/// Several products of one x [rows, in]; product i has outs[i] columns.
+struct SplitLinears {
+  int count;
+  int64_t rows, in;
+  std::array<int64_t, max_products> outs;
+  std::array<int64_t, max_products> widths;  ///< of a group's part of a row of product i
+  ReductionGroups groups;                    ///< of all columns together
+  Activation activation;
+};
+
+/// The gradients of a weight and of its bias [out]. The order of the bias's sum follows `width`.
+void accumulate_weight(const BackwardPass& pass, int weight, int bias, const Tensor& dy,
+                       const Tensor& x, int64_t width) {
+  if (const InputGradient dweight(pass, weight); dweight) {
+    kernels::matmul({.a = dy,
+                     .b = x,
+                     .c = dweight.tensor(),
+                     .M = dy.extent(1),
+                     .N = x.extent(1),
+                     .K = dy.extent(0),
+                     .transpose_a = true},
+                    pass.stream());
+    dweight.accumulate();
+  }
+  if (const InputGradient dbias(pass, bias); dbias) {
+    kernels::reduce({ReduceOp::sum, dy, dbias.tensor(), 1u << 0, width}, pass.stream());
+    dbias.accumulate();
+  }
+}
+
+/// Tensors next to each other along an axis; one tensor itself.
+Tensor joined(std::span<const Tensor> parts, int axis, Stream& stream) {
+  if (parts.size() == 1) return parts[0];
+  int64_t extent = 0, begin = 0;
+  for (const Tensor& part : parts) extent += part.extent(axis);
+  const Tensor whole = empty_like(parts[0], parts[0].shape().with(axis, extent));
+  for (const Tensor& part : parts) {
+    write_block(part, whole, axis, begin, stream);
+    begin += part.extent(axis);
+  }
+  return whole;
+}
+
+/// Inputs: x, the weights, the biases. Saved: x, the weights, the argument of the activation.
+void backward_of_linears(const SplitLinears& n, const BackwardPass& pass) {
+  std::vector<Tensor> gradients, weights;
+  for (int i = 0; i < n.count; ++i) {
+    const Shape shape{n.rows, n.outs[static_cast<size_t>(i)]};
+    const Tensor& dy = pass.gradient_of_output(i);
+    const Tensor like = dy ? dy : pass.gradient_of_output(i ? 0 : 1);
+    gradients.push_back(dy ? dy.view(shape) : Tensor::zeros(shape, like.dtype(), like.device()));
+  }
+  if (n.activation != Activation::none) {
+    const Tensor dsum = empty_like(gradients[0]);
+    kernels::gelu_backward({gradients[0], pass.saved(n.count + 1), dsum, n.activation},
+                           pass.stream());
+    gradients[0] = dsum;
+  }
+  if (const InputGradient dx(pass, 0); dx) {
+    for (int i = 0; i < n.count; ++i) weights.push_back(pass.saved(1 + i));
+    const Tensor dy = joined(gradients, 1, pass.stream());
+    kernels::matmul({.a = dy,
+                     .b = joined(weights, 0, pass.stream()),
+                     .c = dx.tensor(),
+                     .M = n.rows,
+                     .N = n.in,
+                     .K = dy.extent(1),
+                     .groups = n.groups},
+                    pass.stream());
+    dx.accumulate();
+  }
+  for (int i = 0; i < n.count; ++i)
+    accumulate_weight(pass, 1 + i, 1 + n.count + i, gradients[static_cast<size_t>(i)],
+                      pass.needs(1 + i) ? pass.saved(0).view({n.rows, n.in}) : Tensor(),
+                      n.widths[static_cast<size_t>(i)]);
+}
+
+struct SplitSum {
+  int64_t rows, in, out;
+};
+
+void backward_of_sum(const SplitSum& n, const BackwardPass& pass) {
+  const Tensor dy = pass.gradient_of_output().view({n.rows, n.out});
+  if (const InputGradient dx(pass, 0); dx) {
+    kernels::matmul(
+        {.a = dy, .b = pass.saved(1), .c = dx.tensor(), .M = n.rows, .N = n.in, .K = n.out},
+        pass.stream());
+    dx.accumulate();
+  }
+  accumulate_weight(pass, 1, 2, dy, pass.needs(1) ? pass.saved(0).view({n.rows, n.in}) : Tensor(),
+                    n.out);
+}
+
+Tensor matrix_of(const char* op, const Tensor& x, const Var& weight) {
+  const Tensor matrix = operand(op, "weight", weight);
+  check_alike(op, "x", x, "weight", matrix);
+  if (matrix.shape().rank() != 2 || matrix.extent(1) != x.extent(-1))
+    refuse_shape(op, "weight", matrix.shape(), fmt::format("[out, {}]", x.extent(-1)));
+  return matrix;
+}
+
+}  // namespace
+
+std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts, int64_t groups,
+                               Activation activation) {
+  const char* op = "split_linears";
+  const Tensor values = floating_operand(op, "x", x);
+  const Shape rows = rows_of(values.shape());
+  SplitLinears n{.count = static_cast<int>(parts.size()),
+                 .rows = rows[0],
+                 .in = rows[1],
+                 .outs = {},
+                 .widths = {},
+                 .groups = {.count = groups},
+                 .activation = activation};
+  std::vector<Var> inputs = {x};
+  std::vector<Tensor> outputs, saved = {Tensor()};
+  size_t block = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const SplitWeight& part = parts[i];
+    const Tensor matrix = matrix_of(op, values, part.weight);
+    const int64_t out = matrix.extent(0);
+    n.outs[i] = out;
+    n.widths[i] = part.blocks * part.extent;
+    for (int64_t b = 0; b < part.blocks; ++b)
+      n.groups.blocks.at(block++) = {out / part.blocks, part.extent};
+    const Tensor y = empty_like(values, values.shape().with(-1, out));
+    Tensor pre_activation;
+    if (activation != Activation::none) pre_activation = empty_like(values, {rows[0], out});
+    kernels::matmul({.a = values,
+                     .b = matrix,
+                     .c = y,
+                     .M = rows[0],
+                     .N = out,
+                     .K = rows[1],
+                     .transpose_b = true,
+                     .bias = part.bias ? part.bias.value() : Tensor(),
+                     .activation = activation,
+                     .pre_activation = pre_activation},
+                    values.device().compute());
+    inputs.push_back(part.weight);
+    outputs.push_back(y);
+    saved.push_back(x.needs_gradient() ? matrix : Tensor());
+    if (part.weight.needs_gradient()) saved[0] = values;
+    if (pre_activation) saved.push_back(pre_activation);
+  }
+  for (const SplitWeight& part : parts) inputs.push_back(part.bias);
+  return record(
+      op, inputs, outputs, saved, n,
+      [](const SplitLinears& of, const BackwardPass& pass) { backward_of_linears(of, pass); });
+}
+
+Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicator* ranks) {
+  const char* op = "split_sum";
+  const Tensor values = floating_operand(op, "x", x), matrix = matrix_of(op, values, part.weight);
+  const Tensor bias = part.bias ? part.bias.value() : Tensor();
+  const Shape rows = rows_of(values.shape()), shape = values.shape().with(-1, matrix.extent(0));
+  const SplitSum n{.rows = rows[0], .in = rows[1], .out = matrix.extent(0)};
+  const bool alone = !ranks || ranks->size() == 1;
+  const DType dtype = values.dtype();
+  Tensor y = Tensor::empty(shape, alone ? dtype : accumulator(dtype), values.device());
+  kernels::matmul({.a = values,
+                   .b = matrix,
+                   .c = y,
+                   .M = n.rows,
+                   .N = n.out,
+                   .K = n.in,
+                   .transpose_b = true,
+                   .bias = alone ? bias : Tensor(),
+                   .groups = {.count = groups, .blocks = {{{n.in, part.extent}}}}},
+                  values.device().compute());
+  if (!alone) y = tree_sum(y, {.name = op, .ranks = ranks, .bias = bias, .dtype = dtype});
+  return record(
+      op, {x, part.weight, part.bias}, y,
+      {part.weight.needs_gradient() ? values : Tensor(), x.needs_gradient() ? matrix : Tensor()}, n,
+      [](const SplitSum& of, const BackwardPass& pass) { backward_of_sum(of, pass); });
+}
+
+}  // namespace zg
