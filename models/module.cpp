@@ -68,7 +68,7 @@ const Parameter& Module::add(const std::string& parameter, const Shape& shape, I
 
 TensorParallel Pass::parallel_of(const Module& module) const {
   const TensorParallel& parallel = module.parallel();
-  return {parallel.ranks, parallel.sequence && !all_tokens};
+  return {parallel.ranks, parallel.sequence && !all_tokens, parallel.groups};
 }
 
 Call::Call(const Module& module, Tape on)

@@ -32,7 +32,10 @@ Tensor alibi_slopes_of(int64_t heads, const TensorParallel& parallel, const Var&
 // --- linear layers and norms ---
 
 Linear::Linear(Module* parent, const std::string& name, const LinearConfig& config)
-    : Module(parent, name), split(config.split) {
+    : Module(parent, name),
+      split(config.split),
+      divided(config.split == Split::in ? config.in : config.out / config.blocks),
+      blocks(config.blocks) {
   check_size("linear", this->name(), "in", config.in);
   check_size("linear", this->name(), "out", config.out);
   const Shape shape{config.out, config.in};
@@ -108,14 +111,34 @@ Var Linear::product(const Call& call, const Var& x, const Var& shift) const {
   return zg::add(y, change);
 }
 
+SplitWeight Linear::part(const Call& call, const Var& shift) const {
+  return {.weight = call.tape.parameter(require_parameter("linear", weight)),
+          .bias = shift,
+          .extent = call.parallel.group_extent(divided),
+          .blocks = blocks};
+}
+
+std::vector<Var> products(const Call& call, const Var& x,
+                          std::initializer_list<const Linear*> layers) {
+  std::vector<SplitWeight> parts;
+  std::vector<Var> results;
+  for (const Linear* layer : layers) {
+    const Var shift = value_of(call.tape, layer->bias);
+    if (call.parallel.is_grouped())
+      parts.push_back(layer->part(call, shift));
+    else
+      results.push_back(layer->product(call, x, shift));
+  }
+  return parts.empty() ? results : split_linears(x, parts, call.parallel.own_groups());
+}
+
 Var Linear::operator()(const Var& x) const {
   require_parameter("linear", weight);
   const Call call(*this, x);
-  if (split == Split::out) {
-    const Var b = value_of(call.tape, bias);
-    return product(call, call.parallel.enter(x), b);
-  }
+  if (split == Split::out) return products(call, call.parallel.enter(x), {this})[0];
   const Var b = shared(call, bias);
+  if (split == Split::in && call.parallel.is_grouped())
+    return split_sum(x, part(call, b), call.parallel.own_groups(), call.parallel.ranks);
   if (split == Split::none || call.parallel.size() == 1) return product(call, x, b);
   const Var sum = call.parallel.leave(product(call, x, {}));
   return b ? zg::add(sum, b) : sum;
@@ -147,7 +170,7 @@ Var Embedding::logits(const Var& x) const {
   require_parameter("embedding", weight);
   const Call call(*this, x);
   const Var table = call.tape.parameter(*weight);
-  const Var own = models::column_parallel_linear(x, table, /*bias=*/{}, call.parallel);
+  const Var own = models::column_parallel_linear(x, table, /*bias=*/{}, call.parallel, tokens);
   return models::join_vocabulary(own, tokens, call.parallel);
 }
 
@@ -276,6 +299,11 @@ Var Mlp::operator()(const Var& x) const {
       const Var kept = zg::dropout(activated, activation_dropout, key);
       return drop_(down_(kept));
     }
+    if (call.parallel.is_grouped()) {
+      const SplitWeight part = up_.part(call, value_of(call.tape, up_.bias));
+      return drop_(down_(
+          split_linears(call.parallel.enter(x), {&part, 1}, call.parallel.own_groups(), form)[0]));
+    }
     const Var out = models::parallel_feed_forward(x, up, value_of(call.tape, up_.bias), down,
                                                   shared(call, down_.bias), call.parallel, form);
     return drop_(out);
@@ -289,17 +317,16 @@ Var Mlp::operator()(const Var& x) const {
       static_cast<Gate>(static_cast<int>(kind_) - static_cast<int>(MlpKind::gated_silu));
   const Var whole = call.parallel.enter(x);
   if (!gate_.weight) {
-    const Var both = up_.product(call, whole, {});
+    const Var both = products(call, whole, {&up_})[0];
     const int64_t axis = both.shape().rank() - 1, hidden = both.shape()[-1] / 2;
     const Var gates = slice(both, static_cast<int>(axis), 0, hidden);
     const Var ups = slice(both, static_cast<int>(axis), hidden, 2 * hidden);
     return drop_(down_(gated(gates, ups, form)));
   }
   const Var gate = call.tape.parameter(*gate_.weight);
-  if (has_adapter) {
-    const Var gates = gate_.product(call, whole, {});
-    const Var ups = up_.product(call, whole, {});
-    return drop_(down_(gated(gates, ups, form)));
+  if (has_adapter || call.parallel.is_grouped()) {
+    const std::vector<Var> both = products(call, whole, {&gate_, &up_});
+    return drop_(down_(gated(both[0], both[1], form)));
   }
   const Var out = gated_feed_forward(whole, gate, up, down, form);
   return drop_(call.parallel.leave(out));

@@ -109,6 +109,8 @@ struct ZG_API Linear : Module {
   const Parameter *lora_a = nullptr, *lora_b = nullptr;  ///< null: the layer has no adapter
   float lora_scale = 0.0f;
   uint32_t lora_site = 0;
+  /// The features that ranks divide, those of the whole model in one of equal blocks.
+  int64_t divided = 0, blocks = 1;
 
   Linear() = default;
   Linear(Module* parent, const std::string& name, const LinearConfig& config);
@@ -117,7 +119,12 @@ struct ZG_API Linear : Module {
   /// after TensorParallel::enter() with Split::out, the rank's slice with Split::in. `shift` may be
   /// absent.
   Var product(const Call& call, const Var& x, const Var& shift) const;
+  /// The weight as an operand of split_linears() and split_sum(), with reduction groups.
+  SplitWeight part(const Call& call, const Var& shift) const;
 };
+/// Layers with Split::out and one x, which is as after TensorParallel::enter().
+ZG_API std::vector<Var> products(const Call& call, const Var& x,
+                                 std::initializer_list<const Linear*> layers);
 
 struct EmbeddingConfig {
   int64_t tokens = 0, width = 0;

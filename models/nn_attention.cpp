@@ -188,8 +188,9 @@ AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel)
     config.head_size = config.width / config.heads;
   }
   check_divides("heads", config.heads, config.kv_heads, "the number of key-value heads");
-  check_divides("heads", config.heads, parallel.size(), "the number of tensor ranks");
-  check_divides("kv_heads", config.kv_heads, parallel.size(), "the number of tensor ranks");
+  const char* parts = parallel.groups ? "the reduction groups" : "the number of tensor ranks";
+  check_divides("heads", config.heads, parallel.group_count(), parts);
+  check_divides("kv_heads", config.kv_heads, parallel.group_count(), parts);
   const bool is_grouped = config.kv_heads != config.heads;
   if (config.fused && is_grouped && !(config.rope && *config.fused == QKVOrder::by_part))
     raise<ConfigError>("attention: fused: expected as many key-value heads as heads, {}, got {}",
@@ -201,6 +202,11 @@ AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel)
                      : "a norm of all heads' queries and keys",
         parallel.size(),
         config.fused ? "its parts have different sizes" : "the norm reads every rank's heads");
+  if (parallel.is_grouped() && ((config.fused && is_grouped) || config.query_key_norm))
+    raise<Unsupported>("attention: {} with {} reduction groups; expected none",
+                       config.fused ? "one matrix for grouped queries, keys and values"
+                                    : "a norm of queries and keys",
+                       parallel.groups);
   if (config.fused && config.query_key_norm)
     throw ConfigError(
         "attention: fused: set together with query_key_norm; expected separate matrices for "
@@ -313,16 +319,20 @@ Attention::Heads Attention::project(const Call& call, const Var& x, const Memory
   }
   // The three products have the same input: gather it from the tensor ranks once.
   const Var whole = call.parallel.enter(x);
-  const auto product = [&](const Linear& layer, const Var& input) {
-    const Var shift = value_of(call.tape, layer.bias);
-    return layer.product(call, input, shift);
-  };
-  result.q = product(q_, whole);
-  if (!memory || source) {
-    const Var input = memory ? call.parallel.enter(source) : whole;
-    result.k = product(k_, input);
-    result.v = product(v_, input);
+  std::vector<Var> all;
+  if (memory) {
+    all = products(call, whole, {&q_});
+    all.resize(3);
+    if (source) {
+      const std::vector<Var> both = products(call, call.parallel.enter(source), {&k_, &v_});
+      std::ranges::copy(both, all.begin() + 1);
+    }
+  } else {
+    all = products(call, whole, {&q_, &k_, &v_});
   }
+  result.q = all[0];
+  result.k = all[1];
+  result.v = all[2];
   if (config_.query_key_norm) {
     // Each rank reads the norms' weights for its own heads, so backward sums their gradients.
     const auto normed = [&](const Norm& norm, const Var& y, int64_t heads) {

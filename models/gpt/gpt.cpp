@@ -13,7 +13,7 @@
 namespace zg::models {
 
 GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
-                bool sequence_parallel) {
+                bool sequence_parallel, int reduction_groups) {
   const int stages = mesh.shape.pipeline;
   if (config.layers < stages)
     raise<ConfigError>("gpt: pipeline: expected at most the model's {} layers, got {} stages",
@@ -26,7 +26,8 @@ GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
           .first_layer = borders[stage],
           .end_layer = mesh.stage + 1 < stages ? borders[stage + 1] : -1,
           .activations = activations,
-          .sequence_parallel = sequence_parallel};
+          .sequence_parallel = sequence_parallel,
+          .reduction_groups = reduction_groups};
 }
 
 namespace {
@@ -100,9 +101,17 @@ void check_adapters(const GPTLayers& layers) {
       layers.part.first_layer, layers.part.end_layer - 1);
 }
 
-TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
+TensorParallel checked(const GPTConfig& config, const GPTPart& part, const LoraConfig& lora) {
   if (!part.mesh) return {};
-  const TensorParallel parallel{part.mesh->tensor, part.sequence_parallel};
+  const TensorParallel parallel{part.mesh->tensor, part.sequence_parallel, part.reduction_groups};
+  const int groups = parallel.group_count();
+  if (parallel.groups != 0 && ((groups & (groups - 1)) != 0 || groups % parallel.size() != 0))
+    raise<ConfigError>(
+        "gpt: reduction groups: expected a power of two that {} tensor ranks divide, got {}",
+        parallel.size(), groups);
+  if (parallel.is_grouped() && (parallel.sequence || lora.enabled()))
+    raise<Unsupported>("gpt: {} with {} reduction groups; expected one or the other",
+                       parallel.sequence ? "sequence parallelism" : "adapters", groups);
   require_divisor("gpt", "heads", config.heads, parallel);
   require_divisor("gpt", "key-value heads", kv_heads_of(config), parallel);
   if (parallel.sequence && config.block_size % parallel.size() != 0)
@@ -253,7 +262,8 @@ GPTLayers::GPTLayers(const ParallelStore& root, const GPTConfig& model, const GP
 GPT::GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part,
          const LoraConfig& lora)
     : layers_(std::make_unique<GPTLayers>(
-          ParallelStore(store, checked(validated(config), part), validated(lora)), config, part)) {}
+          ParallelStore(store, checked(validated(config), part, lora), validated(lora)), config,
+          part)) {}
 GPT::~GPT() = default;
 
 const GPTConfig& GPT::config() const { return layers_->config; }

@@ -14,7 +14,7 @@ namespace zg::models {
 /// number of operations. Throws ConfigError if there are fewer layers than stages, or if the tensor
 /// ranks do not divide the heads.
 ZG_API GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
-                       bool sequence_parallel = false);
+                       bool sequence_parallel = false, int reduction_groups = 0);
 
 /// Keys and values of every layer for generation.
 class ZG_API KeyValueCache : public nn::KeyValueCache {

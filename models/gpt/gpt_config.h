@@ -133,6 +133,7 @@ struct GPTPart {
   /// Between the split layers each tensor rank has a slice of the tokens
   /// (TensorParallel::sequence).
   bool sequence_parallel = false;
+  int reduction_groups = 0;  ///< TensorParallel::groups
 };
 
 }  // namespace zg::models

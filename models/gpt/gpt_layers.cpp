@@ -24,7 +24,9 @@ Var embed(const Tape& tape, const GPTLayers& layers, const Tensor& ids, int64_t 
   const Tape::Use use(tape, *layers.embedding);
   const Parameter* table = layers.wpe.weight;
   Var x = tape.constant(ids);
-  if (layers.parallel().size() == 1 && !tape.get<nn::Pass>().positions) {
+  // With groups, one rank adds the gradients of positions as several do.
+  const bool is_alone = layers.parallel().size() == 1 && !layers.parallel().is_grouped();
+  if (is_alone && !tape.get<nn::Pass>().positions) {
     const Var positions = table ? tape.parameter(*table) : Var();
     x = layers.wte(x, positions, first_position);
   } else {

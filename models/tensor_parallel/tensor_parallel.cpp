@@ -16,6 +16,7 @@ Var with_bias(const Var& x, const Var& bias) { return bias ? add(x, bias) : x; }
 
 Var TensorParallel::enter(const Var& x) const {
   if (size() == 1) return x;
+  if (is_grouped()) return copy_to_ranks_by_tree(x, *ranks);
   return sequence ? all_gather(x, token_axis, *ranks) : copy_to_ranks(x, *ranks);
 }
 
@@ -43,13 +44,14 @@ std::string divisors_of(int64_t n) {
 
 void require_divisor(const char* model, const char* what, int64_t count,
                      const TensorParallel& parallel) {
-  if (count % parallel.size() != 0)
-    raise<ConfigError>("{}: tensor ranks: expected a divisor of the {} {} ({}), got {}", model,
-                       count, what, divisors_of(count), parallel.size());
+  if (count % parallel.group_count() != 0)
+    raise<ConfigError>("{}: {}: expected a divisor of the {} {} ({}), got {}", model,
+                       parallel.groups ? "reduction groups" : "tensor ranks", count, what,
+                       divisors_of(count), parallel.group_count());
 }
 
 RankRows rows_of_rank(int64_t extent, const TensorParallel& parallel) {
-  const int64_t share = (extent + parallel.size() - 1) / parallel.size();
+  const int64_t share = parallel.group_extent(extent) * parallel.own_groups();
   const int64_t begin = std::min(extent, parallel.rank() * share);
   return {begin, std::min(share, extent - begin)};
 }
@@ -97,8 +99,11 @@ const Parameter& ParallelStore::columns(const Unit& unit, const std::string& nam
 }
 
 Var column_parallel_linear(const Var& x, const Var& weight, const Var& bias,
-                           const TensorParallel& parallel) {
-  return linear(parallel.enter(x), weight, bias);
+                           const TensorParallel& parallel, int64_t features) {
+  if (!parallel.is_grouped()) return linear(parallel.enter(x), weight, bias);
+  if (!features) features = weight.shape()[0] * parallel.size();
+  const SplitWeight part{weight, bias, parallel.group_extent(features)};
+  return split_linears(parallel.enter(x), {&part, 1}, parallel.own_groups())[0];
 }
 
 Var row_parallel_linear(const Var& x, const Var& weight, const Var& bias,

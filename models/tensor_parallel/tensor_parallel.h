@@ -23,7 +23,19 @@ struct ZG_API TensorParallel {
   /// Sequence parallelism, Korthikanti et al. 2022, arXiv:2205.05198: between the split layers each
   /// rank has only a slice of the tokens, axis 1 of [B, T, C].
   bool sequence = false;
+  /// Reduction groups: sums that ranks divide are those of so many groups, which meet in a tree, so
+  /// the bits are the same for every number of ranks that divides the groups. A rank has
+  /// consecutive groups. A power of two; 0 or 1: each rank is a group, and its sum is rounded
+  /// before the ranks' are added.
+  int groups = 0;
 
+  bool is_grouped() const { return groups > 1; }
+  int group_count() const { return groups ? groups : size(); }
+  int own_groups() const { return group_count() / size(); }
+  /// Items of a split extent that a group has; the last groups may have fewer.
+  int64_t group_extent(int64_t extent) const {
+    return (extent + group_count() - 1) / group_count();
+  }
   int rank() const { return ranks ? ranks->rank() : 0; }
   int size() const { return ranks ? ranks->size() : 1; }
   /// Converts x from its form between split layers (with sequence parallelism a slice of the
@@ -39,14 +51,15 @@ struct ZG_API TensorParallel {
   std::vector<Var> shared(std::span<const Var> parameters) const;
 };
 
-/// Throws ConfigError unless the tensor ranks divide `count`. The error names the model and the
+/// Throws ConfigError unless the tensor ranks (or the reduction groups, if there are any) divide
+/// `count`. The error names the model and the
 /// `what` that it has `count` of: "gpt: tensor ranks: expected a divisor of the 4 heads (1, 2, 4),
 /// got 8".
 ZG_API void require_divisor(const char* model, const char* what, int64_t count,
                             const TensorParallel& parallel);
 
-/// The rows [begin, begin + count) of a rank. Each rank has ceil(extent / ranks) rows; the last
-/// ranks may have fewer.
+/// The rows [begin, begin + count) of a rank: those of its groups, ceil(extent / groups) of each;
+/// the last groups may have fewer.
 struct RankRows {
   int64_t begin, count;
 };
@@ -87,9 +100,9 @@ struct ZG_API ParallelStore {
 // --- ops; weights and biases are this rank's slices ---
 
 /// y = x weight^T + bias for this rank's slice of the features. x has its form between split
-/// layers; bias may be absent.
+/// layers; bias may be absent. `features`: those of all ranks, if not every group has as many.
 ZG_API Var column_parallel_linear(const Var& x, const Var& weight, const Var& bias,
-                                  const TensorParallel& parallel);
+                                  const TensorParallel& parallel, int64_t features = 0);
 /// The sum over the ranks of x weight^T, plus bias. x has this rank's slice of the features; the
 /// result has its form between split layers.
 ZG_API Var row_parallel_linear(const Var& x, const Var& weight, const Var& bias,

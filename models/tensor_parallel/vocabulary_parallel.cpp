@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "zerograd/autograd/collective.h"
@@ -27,7 +28,7 @@ struct Places {
   Places(const Tensor& ids, int64_t vocabulary, const TensorParallel& parallel) {
     const auto constant = [&](int64_t value) { return number(static_cast<double>(value), ids); };
     const Var id(ids);
-    const Var share = constant((vocabulary + parallel.size() - 1) / parallel.size());
+    const Var share = constant(parallel.group_extent(vocabulary) * parallel.own_groups());
     const Var owner = div(id, share);
     exists = equal(id, maximum(minimum(id, constant(vocabulary - 1)), constant(0)));
     is_own = equal(owner, constant(parallel.rank()));
@@ -44,7 +45,8 @@ void check_rows(const char* op, const Shape& weight, int64_t vocabulary,
                              parallel.rank(), vocabulary));
 }
 
-/// Computes this rank's logits in blocks of rows, and from them the loss and the gradients.
+/// Computes this rank's logits in blocks of rows, those of each of its groups alone, and from them
+/// the loss and the gradients.
 class LossOfRank {
  public:
   // Ignored targets are mapped to this value, which is never an id.
@@ -53,22 +55,23 @@ class LossOfRank {
   /// The weight has this rank's rows of the vocabulary.
   LossOfRank(const ProjectionCrossEntropy& args, int64_t vocabulary, const TensorParallel& parallel)
       : args_(args),
-        comm_(*parallel.ranks),
+        parallel_(parallel),
         stream_(args.x.device().compute()),
         N_(args.x.extent(0)),
-        C_(args.x.extent(1)),
-        columns_(args.weight.extent(0)) {
-    // The width of a block, which is the same on all ranks because they exchange data after every
-    // block. A target owned by another rank maps to an extra column; there is at least one. The
-    // width is a multiple of the matmul kernels' register tiles.
+        C_(args.x.extent(1)) {
+    // The width of a block, which is the same for all groups because ranks exchange data after
+    // every block. A target owned by another group maps to an extra column; there is at least one.
+    // The width is a multiple of the matmul kernels' register tiles.
     constexpr int64_t step = 64;
-    const int64_t share = (vocabulary + parallel.size() - 1) / parallel.size();
+    const int64_t share = parallel.group_extent(vocabulary);
     width_ = (share + step) / step * step;
-    const int64_t most = std::max<int64_t>(LogitLimits::for_caches().gradient_elements / width_, 1);
+    // With named groups the rows of a block do not depend on the number of ranks.
+    const int64_t together = parallel.is_grouped() ? parallel.groups : 1;
+    const int64_t most =
+        std::max<int64_t>(LogitLimits::for_caches().gradient_elements / (width_ * together), 1);
     const int64_t blocks = std::max<int64_t>((N_ + most - 1) / most, 1);
     rows_ = (N_ + blocks - 1) / blocks;
 
-    const Places places(args.targets, vocabulary, parallel);
     const auto constant = [&](int64_t value) {
       return number(static_cast<double>(value), args.targets);
     };
@@ -76,10 +79,19 @@ class LossOfRank {
     const Var is_ignored = equal(target, constant(args.ignore_index));
     // A target outside the vocabulary stays out of range, so that the kernel rejects it.
     const Var outside = where(less(target, none), target, maximum(target, constant(width_)));
-    const Var inside = where(places.is_own, places.row, nowhere);
-    columns_of_targets_ =
-        where(is_ignored, constant(ignored), where(places.exists, inside, outside)).value();
-    is_own_ = places.is_own.value();
+    const Var owner = div(target, constant(share)), row = sub(target, mul(owner, constant(share)));
+    const Var exists =
+        equal(target, maximum(minimum(target, constant(vocabulary - 1)), constant(0)));
+    for (int64_t own = 0; own < parallel.own_groups(); ++own) {
+      const int64_t first = std::min(own * share, args.weight.extent(0));
+      Group group{.first = first, .columns = std::min(share, args.weight.extent(0) - first)};
+      const Var is_own = equal(owner, constant(parallel.rank() * parallel.own_groups() + own));
+      const Var inside = where(is_own, row, nowhere);
+      group.columns_of_targets =
+          where(is_ignored, constant(ignored), where(exists, inside, outside)).value();
+      group.is_own = is_own.value();
+      groups_.push_back(group);
+    }
     is_ignored_ = is_ignored.value();
   }
 
@@ -88,33 +100,52 @@ class LossOfRank {
     const PurposeScope purpose(args_.x.device(), Purpose::workspace);
     const NameScope name(args_.x.device(), "logits of a rank");
     const DType sums = args_.loss.dtype(), products = args_.x.dtype();
-    const Tensor memory = Tensor::empty({rows_, width_}, sums, args_.x.device());
+    const int64_t own = parallel_.own_groups();
+    const Tensor memory = Tensor::empty({own, rows_, width_}, sums, args_.x.device());
     const bool narrow = (args_.dx || args_.dweight) && sums != products;
     const Tensor narrow_memory =
         narrow ? Tensor::empty({rows_, width_}, products, args_.x.device()) : Tensor();
+    for (int64_t level = 1; args_.dx && level < own; level *= 2)
+      levels_.push_back(empty_like(args_.dx, {rows_, C_}));
     for (int64_t begin = 0; begin < N_; begin += rows_) {
       const Rows rows{begin, std::min(rows_, N_ - begin)};
-      const Tensor logits = memory.slice(0, rows.count);
-      make_logits(rows, logits);
+      const auto logits = [&](int64_t group) {
+        return memory.flat(group * rows_ * width_, rows.count * width_).view({rows.count, width_});
+      };
+      for (int64_t group = 0; group < own; ++group) make_logits(rows, group, logits(group));
       const Tensor log_sum = finish_loss(rows, logits);
-      if (args_.dx || args_.dweight)
-        make_gradients(rows, logits, log_sum, narrow ? narrow_memory.slice(0, rows.count) : logits);
+      for (int64_t group = 0; (args_.dx || args_.dweight) && group < own; ++group)
+        make_gradients(rows, group, logits(group), log_sum,
+                       narrow ? narrow_memory.slice(0, rows.count) : logits(group));
     }
+    if (args_.dx && parallel_.is_grouped() && parallel_.size() > 1)
+      copy(tree_sum(args_.dx, {.name = "gradient of the head's input",
+                               .ranks = parallel_.ranks,
+                               .dtype = args_.dx.dtype()}),
+           args_.dx, stream_);
   }
 
  private:
+  /// Rows [first, first + columns) of the weight.
+  struct Group {
+    int64_t first, columns;
+    Tensor columns_of_targets = {}, is_own = {};
+    Tensor of(const Tensor& weight) const { return weight.slice(first, first + columns); }
+  };
   struct Rows {
     int64_t begin, count;
     Tensor of(const Tensor& x) const { return x.slice(begin, begin + count); }
   };
+  const Group& group_at(int64_t index) const { return groups_[static_cast<size_t>(index)]; }
 
-  void make_logits(const Rows& rows, const Tensor& logits) const {
-    if (columns_ > 0)
+  void make_logits(const Rows& rows, int64_t index, const Tensor& logits) const {
+    const Group& group = group_at(index);
+    if (group.columns > 0)
       kernels::matmul({.a = rows.of(args_.x),
-                       .b = args_.weight,
+                       .b = group.of(args_.weight),
                        .c = logits,
                        .M = rows.count,
-                       .N = columns_,
+                       .N = group.columns,
                        .K = C_,
                        .transpose_b = true,
                        .ldc = width_},
@@ -123,44 +154,56 @@ class LossOfRank {
     const Tensor padding_logit = Tensor::full({}, -1e30, logits.dtype(), logits.device());
     kernels::strided_copy({.x = padding_logit,
                            .y = logits,
-                           .extents = {rows.count, width_ - columns_},
+                           .extents = {rows.count, width_ - group.columns},
                            .y_strides = {width_, 1},
-                           .y_offset = columns_},
+                           .y_offset = group.columns},
                           stream_);
   }
 
-  /// Reduces the log-sum-exp over all ranks and writes the loss.
-  Tensor finish_loss(const Rows& rows, const Tensor& logits) const {
-    const Tensor own = empty_like(args_.loss, {2, rows.count});
-    const Tensor log_sum = own.slice(0, 1).view({rows.count});
-    const Tensor loss = empty_like(log_sum);
-    kernels::cross_entropy_forward({.logits = logits,
-                                    .targets = rows.of(columns_of_targets_),
-                                    .loss = loss,
-                                    .log_sum = log_sum,
-                                    .ignore_index = ignored},
-                                   stream_);
-    // On the owner of the target: minus the target's logit. On other ranks: 0.
-    const Var target = where(Var(rows.of(is_own_)), sub(Var(loss), Var(log_sum)), number(0, loss));
-    copy(target.value(), own.slice(1, 2).view({rows.count}), stream_);
-
-    const Tensor all = empty_like(own, {comm_.size(), 2, rows.count});
-    comm_.wait(comm_.all_gather(own, all, "log-sum-exp of the vocabulary"));
+  /// Reduces the log-sum-exp over all groups and writes the loss.
+  template <class Logits>
+  Tensor finish_loss(const Rows& rows, const Logits& logits) const {
+    const int64_t own_groups = parallel_.own_groups();
+    const Tensor own = empty_like(args_.loss, {own_groups, 2, rows.count});
+    for (int64_t index = 0; index < own_groups; ++index) {
+      const Group& group = group_at(index);
+      const auto part = [&](int64_t i) {
+        return own.flat((2 * index + i) * rows.count, rows.count);
+      };
+      const Tensor log_sum = part(0), loss = empty_like(log_sum);
+      kernels::cross_entropy_forward({.logits = logits(index),
+                                      .targets = rows.of(group.columns_of_targets),
+                                      .loss = loss,
+                                      .log_sum = log_sum,
+                                      .ignore_index = ignored},
+                                     stream_);
+      // In the group of the target: minus the target's logit. In other groups: 0.
+      const Var target =
+          where(Var(rows.of(group.is_own)), sub(Var(loss), Var(log_sum)), number(0, loss));
+      copy(target.value(), part(1), stream_);
+    }
+    Tensor all = own;
+    if (parallel_.size() > 1) {
+      all = empty_like(own, {parallel_.group_count(), 2, rows.count});
+      Communicator& comm = *parallel_.ranks;
+      comm.wait(comm.all_gather(own, all, "log-sum-exp of the vocabulary"));
+    }
     const Var log_sums = slice(Var(all), 1, 0, 1), targets = slice(Var(all), 1, 1, 2);
     const Var most = max(log_sums, {0}, /*keep_axes=*/true);
     const Var total =
         reshape(add(log(sum(exp(sub(log_sums, most)), {0}, true)), most), {rows.count});
     const Var sums = add(total, reshape(sum(targets, {0}), {rows.count}));
-    copy(where(Var(rows.of(is_ignored_)), number(0, loss), sums).value(), rows.of(args_.loss),
+    copy(where(Var(rows.of(is_ignored_)), number(0, args_.loss), sums).value(), rows.of(args_.loss),
          stream_);
     return total.value();
   }
 
   /// `narrow`: memory for the gradient of the logits in x's dtype; may alias `logits`.
-  void make_gradients(const Rows& rows, const Tensor& logits, const Tensor& log_sum,
+  void make_gradients(const Rows& rows, int64_t index, const Tensor& logits, const Tensor& log_sum,
                       const Tensor& narrow) const {
+    const Group& group = group_at(index);
     kernels::cross_entropy_backward({.logits = logits,
-                                     .targets = rows.of(columns_of_targets_),
+                                     .targets = rows.of(group.columns_of_targets),
                                      .log_sum = log_sum,
                                      .dloss = Tensor::full({rows.count}, args_.gradient_factor,
                                                            log_sum.dtype(), log_sum.device()),
@@ -168,22 +211,12 @@ class LossOfRank {
                                      .ignore_index = ignored},
                                     stream_);
     if (narrow.dtype() != logits.dtype()) kernels::cast({logits, narrow}, stream_);
-    if (args_.dx && columns_ == 0) fill_zero(rows.of(args_.dx), stream_);
-    if (columns_ == 0) return;
-    if (args_.dx)
-      kernels::matmul({.a = narrow,
-                       .b = args_.weight,
-                       .c = rows.of(args_.dx),
-                       .M = rows.count,
-                       .N = C_,
-                       .K = columns_,
-                       .lda = width_},
-                      stream_);
-    if (args_.dweight)
+    if (args_.dx) add_to_tree(rows, index, narrow);
+    if (args_.dweight && group.columns > 0)
       kernels::matmul({.a = narrow,
                        .b = rows.of(args_.x),
-                       .c = args_.dweight,
-                       .M = columns_,
+                       .c = group.of(args_.dweight),
+                       .M = group.columns,
                        .N = C_,
                        .K = rows.count,
                        .transpose_a = true,
@@ -192,12 +225,35 @@ class LossOfRank {
                       stream_);
   }
 
+  /// A group's gradient of x joins those of the groups before it, as in a product's tree.
+  void add_to_tree(const Rows& rows, int64_t index, const Tensor& dlogits) const {
+    const Group& group = group_at(index);
+    const auto waiting = static_cast<size_t>(std::countr_one(static_cast<uint64_t>(index)));
+    const Tensor sum =
+        waiting == levels_.size() ? rows.of(args_.dx) : levels_[waiting].slice(0, rows.count);
+    if (group.columns == 0)
+      fill_zero(sum, stream_);
+    else
+      kernels::matmul({.a = dlogits,
+                       .b = group.of(args_.weight),
+                       .c = sum,
+                       .M = rows.count,
+                       .N = C_,
+                       .K = group.columns,
+                       .lda = width_},
+                      stream_);
+    for (size_t level = 0; level < waiting; ++level)
+      kernels::axpby({.x = levels_[level].slice(0, rows.count), .y = sum}, stream_);
+  }
+
   const ProjectionCrossEntropy args_;
-  Communicator& comm_;
+  const TensorParallel parallel_;
   Stream& stream_;
-  const int64_t N_, C_, columns_;
-  int64_t width_, rows_;  ///< shape of a block of logits
-  Tensor columns_of_targets_, is_own_, is_ignored_;
+  const int64_t N_, C_;
+  int64_t width_, rows_;  ///< shape of a block of a group's logits
+  std::vector<Group> groups_;
+  Tensor is_ignored_;
+  std::vector<Tensor> levels_;  ///< gradients of x of groups that wait for their neighbours
 };
 
 }  // namespace
@@ -226,7 +282,7 @@ Var parallel_embedding(const Tensor& ids, const Var& weight, int64_t vocabulary,
 Var join_vocabulary(const Var& logits, int64_t vocabulary, const TensorParallel& parallel) {
   if (parallel.size() == 1) return logits;
   const Tensor own = floating_operand("join_vocabulary", "logits", logits);
-  const int64_t share = (vocabulary + parallel.size() - 1) / parallel.size();
+  const int64_t share = parallel.group_extent(vocabulary) * parallel.own_groups();
   const Shape missing = own.shape().with(-1, share - own.extent(-1));
   const Var parts[] = {logits, Var(Tensor::zeros(missing, own.dtype(), own.device()))};
   const Var equal_parts = missing[-1] > 0 ? concat(parts, -1) : logits;
@@ -284,9 +340,11 @@ Var parallel_projection_cross_entropy(const Var& x, const Var& weight, const Ten
                                       int64_t ignore_index) {
   const char* op = "parallel_projection_cross_entropy";
   check_rows(op, weight.shape(), vocabulary, parallel);
-  if (parallel.size() == 1) return projection_cross_entropy(x, weight, targets, ignore_index);
+  if (parallel.size() == 1 && !parallel.is_grouped())
+    return projection_cross_entropy(x, weight, targets, ignore_index);
   const Tensor matrix = operand(op, "weight", weight);
-  const Var whole = parallel.enter(x);
+  // With groups the gradient of x is summed over the ranks before it is scaled.
+  const Var whole = parallel.is_grouped() ? x : parallel.enter(x);
   const Tensor values = floating_operand(op, "x", whole);
   check_alike(op, "x", values, "weight", matrix);
   if (matrix.extent(1) != values.extent(-1))

@@ -26,6 +26,7 @@ struct TrainingSetting {
   int steps = 20;
   /// Changes the initial weights; absent: they stay.
   std::function<void(const ParameterStore& store, FakeSource& source)> prepare = {};
+  int groups = 0;  // TensorParallel::groups
 };
 
 /// The results of training, assembled from all ranks.
