@@ -90,11 +90,42 @@ TEST_CASE("at an equal number of tensor ranks the other axes change no bit") {
   }
 }
 
+TEST_CASE("with reduction groups tensor ranks change no bit of weights and losses") {
+  for (const char* model : {"--untied ", "--tied --precision bf16 "}) {
+    const std::string grouped = mesh_run + model + "--reduction-groups 4 ";
+    const Curve one = curve_of(grouped);
+    REQUIRE(one.losses.size() == 4);
+    for (const Share& share : std::vector<Share>{{1, 1, 2, ""},
+                                                 {1, 1, 4, "--activation-checkpoint"},
+                                                 {2, 2, 2, "--zero-stage 1"},
+                                                 {1, 2, 4, "--schedule-pipeline gpipe"}}) {
+      INFO("model ", model, ", share ", share.str());
+      const Curve shared = curve_of(grouped + share.str());
+      CHECK(shared.hash == one.hash);
+      CHECK(shared.losses == one.losses);
+    }
+  }
+}
+
+TEST_CASE("a run resumes with the reduction groups of its checkpoint on other tensor ranks") {
+  const TemporaryFolder folder;
+  const std::string line = mesh_run;
+  const Curve one = curve_of(line + "--reduction-groups 4");
+  checked(zerograd(line + "--reduction-groups 4 --ranks 4 --tensor-parallel 4 --steps 2 --save " +
+                   (folder / "run")));
+  const std::string resumed = line + "--resume " + (folder / "run") + " --ranks 2 ";
+  CHECK(curve_of(resumed + "--tensor-parallel 2").hash == one.hash);
+  const Outcome other = zerograd(resumed + "--tensor-parallel 2 --reduction-groups 2");
+  CHECK(other.status == 2);
+  CHECK(contains(other.error, "run.reduction_groups: expected 4 as in the checkpoint, got 2"));
+}
+
 TEST_CASE("plan predicts the memory of a mesh's ranks to the byte") {
   for (const Share& share : std::vector<Share>{
            {1, 2, 1, "--tied"},
            {2, 2, 2, "--tied --zero-stage 1 --precision bf16"},
            {1, 4, 2, "--untied --schedule-pipeline gpipe --activation-checkpoint"},
+           {2, 1, 2, "--tied --reduction-groups 4 --zero-stage 1 --precision bf16"},
            {1, 2, 2, "--tied --data adder --sequence-parallel --zero-stage 3 --precision bf16"}})
     check_plan_is_run(mesh_run.substr(5) + share.str() + " --steps 2");
 }

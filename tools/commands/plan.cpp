@@ -163,10 +163,10 @@ std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) 
   const RunSpec& settings = run.options;
   const Axes& axes = settings.axes;
   std::string summary = fmt::format(
-      "mesh: data {} x pipeline {} x tensor {}\n\n"
+      "mesh: data {} x pipeline {} x tensor {}{}\n\n"
       "MiB of a rank of each stage at its peak, and received a step by axis:\n\n"
       "| stage | rank | layers | parameters (B) |",
-      settings.data_ranks, axes.pipeline, axes.tensor);
+      settings.data_ranks, axes.pipeline, axes.tensor, description_of_groups(axes));
   std::string rule = "\n|---:|---:|---:|---:|";
   const auto column = [&](const std::string& title) {
     summary += fmt::format(" {} |", title);

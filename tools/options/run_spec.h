@@ -77,6 +77,7 @@ struct Axes {
   int64_t tensor = 1, pipeline = 1;
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool sequence_parallel = false;
+  int64_t reduction_groups = 0;  ///< models::TensorParallel::groups
 
   int64_t model_ranks() const { return tensor * pipeline; }
 };

@@ -54,6 +54,10 @@ std::string description_of(const zero::ScheduleOptions& schedule) {
   return line;
 }
 
+std::string description_of_groups(const Axes& axes) {
+  return axes.reduction_groups ? fmt::format(", {} reduction groups", axes.reduction_groups) : "";
+}
+
 std::string description_of(const zero::OffloadOptions& offload) {
   std::string line;
   for (const auto& [kind, space] :

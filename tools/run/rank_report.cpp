@@ -87,10 +87,11 @@ void Rank::announce() {
         "{} has the algorithms of {} products, checksum {}; other products use the first "
         "algorithm of cuBLASLt's heuristic",
         options_.matmul_algorithms, run_.algorithms->algorithms.size(), options_.matmul_checksum);
-  if (const Axes& axes = options_.axes; axes.model_ranks() > 1)
-    console_->log("mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %",
+  if (const Axes& axes = options_.axes; axes.model_ranks() > 1 || axes.reduction_groups > 1)
+    console_->log("mesh: data {} x pipeline {} x tensor {}{}{}; idle by formula {:.1f} %",
                   options_.data_ranks, axes.pipeline, axes.tensor,
                   axes.sequence_parallel ? ", which share the tokens too" : "",
+                  description_of_groups(axes),
                   100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), options_.accumulation));
   if (const std::string disk = swap_description(device_); !disk.empty())
     console_->log("disk {}: {}; {}", options_.offload.nvme_path, disk, swap_requests(device_));

@@ -3,7 +3,7 @@
 #include "tools/options/flags.h"
 #include "tools/run/inputs.h"
 #include "zerograd/models/gpt/score.h"
-#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -21,7 +21,8 @@ class DecoderRun final : public RunModel {
         device_(device),
         model_(store, run.options.model,
                models::part_of(mesh, run.options.model, run.options.engine.compute,
-                               run.options.axes.sequence_parallel),
+                               run.options.axes.sequence_parallel,
+                               static_cast<int>(run.options.axes.reduction_groups)),
                lora_of(run.options.lora)) {}
 
   std::vector<Tensor> batch(const zero::MicroBatch& batch, const SampleRange&) override {
@@ -73,7 +74,12 @@ class EncoderDecoderRun final : public RunModel {
         store_(store),
         device_(device),
         model_(store, seq2seq_model(run.options.seq2seq).config,
-               {mesh.tensor, run.options.axes.sequence_parallel}) {}
+               {mesh.tensor, run.options.axes.sequence_parallel}) {
+    if (run.options.axes.reduction_groups > 1)
+      raise<Unsupported>(
+          "--reduction-groups: expected a decoder with it, got an encoder-decoder and {} groups",
+          run.options.axes.reduction_groups);
+  }
 
   // All ranks pad to the longest pair of the step, so their batches have one shape and the bits do
   // not depend on the number of ranks.
