@@ -51,6 +51,16 @@ struct NotCopied {
 /// in the whole parameter (whole_index()), so they do not depend on the number of ranks.
 struct Slice {
   int64_t outer = 1, extent = 1, begin = 0, rows = 1, inner = 1;
+  /// Reduction groups. Each has ceil(extent / groups) rows of each block, the last ones fewer; a
+  /// slice has whole groups.
+  int64_t groups = 1;
+
+  /// Whether granules of so many elements, counted from a slice's first, never cross a group, on
+  /// any number of ranks.
+  bool keeps_granules(int64_t granule) const {
+    const int64_t part = (extent + groups - 1) / groups * inner;
+    return groups == 1 || (part % granule == 0 && extent * inner % granule == 0);
+  }
 
   int64_t numel() const { return outer * rows * inner; }
   int64_t whole_numel() const { return outer * extent * inner; }

@@ -100,13 +100,17 @@ inline constexpr int64_t max_rounded_elements = int64_t{1} << 34;
 /// double below 2^520; both happen only with f64 elements. A granule with an infinity or a NaN is
 /// only counted in non_finite.
 struct SumOfSquares {
+  static constexpr int limb_count = 40, limb_bits = 26, lowest_exponent = -520, granule = 16;
   struct Part {
     Tensor x;           ///< [n] f64 | f32 | bf16 | f16; n and the split points are multiples of 16
     Tensor limbs;       ///< [limb_count] i64, added to; parts may share one
     Tensor non_finite;  ///< [1] i64, added to: how many elements are infinite or NaN; as limbs
+    /// Each element is a granule, so that x may be divided between any two elements.
+    bool each = false;
+
+    int64_t granules() const { return x.numel() / (each ? 1 : granule); }
   };
   std::vector<Part> parts;  ///< any number, of any lengths; every x has the same dtype
-  static constexpr int limb_count = 40, limb_bits = 26, lowest_exponent = -520, granule = 16;
 };
 ZG_API void validate(const SumOfSquares&);
 ZG_API std::vector<Operand> operands(const SumOfSquares&);  ///< the operands of every part

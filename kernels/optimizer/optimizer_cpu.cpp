@@ -221,6 +221,17 @@ void add_range(Total& total, GranuleSums granule_sums, const T* x, int64_t granu
   }
 }
 
+template <class T>
+void add_each(Total& total, const T* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const auto value = static_cast<double>(x[i]);
+    if (std::isfinite(value))
+      add(total, value * value);
+    else
+      ++total.non_finite;
+  }
+}
+
 // x is cut into parts. Each part has its own Total in the workspace. The number of parts depends on
 // n only, not on the number of threads.
 struct Parts {
@@ -250,8 +261,12 @@ void sum_squares_of(const SumOfSquares::Part& a, Workspace workspace, Stream& st
     const T* x = a.x.data<T>();
     team(stream.traits().threads, parts.count, [&](int64_t part, int) {
       const int64_t begin = part * parts.granules;
+      const int64_t count = std::min(parts.granules, granules - begin);
       Total total = {};
-      add_range(total, sums, x + begin * granule, std::min(parts.granules, granules - begin));
+      if (a.each)
+        add_each(total, x + begin * granule, count * granule);
+      else
+        add_range(total, sums, x + begin * granule, count);
       totals[part] = total;
     });
   });

@@ -83,7 +83,8 @@ const Parameter& ParallelStore::rows(const Unit& unit, const std::string& name, 
                    .extent = extent,
                    .begin = begin,
                    .rows = count,
-                   .inner = shape.with(0, 1).numel()};
+                   .inner = shape.with(0, 1).numel(),
+                   .groups = std::max(parallel.groups, 1)};
   return store.add(unit, name, shape.with(0, blocks * count), init, resolved(options, lora));
 }
 
@@ -94,7 +95,11 @@ const Parameter& ParallelStore::columns(const Unit& unit, const std::string& nam
                       shape);
   const auto [begin, count] = rows_of_rank(shape[1], parallel);
   options.whole = shape;
-  options.slice = {.outer = shape[0], .extent = shape[1], .begin = begin, .rows = count};
+  options.slice = {.outer = shape[0],
+                   .extent = shape[1],
+                   .begin = begin,
+                   .rows = count,
+                   .groups = std::max(parallel.groups, 1)};
   return store.add(unit, name, {shape[0], count}, init, resolved(options, lora));
 }
 

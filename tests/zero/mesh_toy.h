@@ -12,7 +12,7 @@ namespace zg::testing {
 
 /// Unit i of the eight has a matrix cut by rows, a matrix cut by columns, three blocks of heads, a
 /// gain that every tensor rank has, and a frozen table that is split over the tensor ranks. The
-/// first and the last stage share a matrix that is cut by rows.
+/// first and the last stage share a matrix that is cut by rows. Sums have four reduction groups.
 struct MeshToy {
   static constexpr int units = 8;
   ParameterStore store;
@@ -29,12 +29,13 @@ struct MeshToy {
  private:
   void add_tied(const MeshShape& shape, int rank, Copy copy) {
     const int64_t rows = 4 / shape.tensor;
-    store.add(store.unit("shared"), "tied", {rows, 33}, Init::normal(0.5f),
-              {.decay = true,
-               .whole = {4, 33},
-               .slice = Slice{.extent = 4, .begin = rank * rows, .rows = rows, .inner = 33},
-               .copy = copy,
-               .has_mirror = copy == Copy::own && shape.pipeline > 1});
+    store.add(
+        store.unit("shared"), "tied", {rows, 33}, Init::normal(0.5f),
+        {.decay = true,
+         .whole = {4, 33},
+         .slice = Slice{.extent = 4, .begin = rank * rows, .rows = rows, .inner = 33, .groups = 4},
+         .copy = copy,
+         .has_mirror = copy == Copy::own && shape.pipeline > 1});
   }
   void add_unit(const std::string& name, int ranks, int rank) {
     const Unit& unit = store.unit(name);
@@ -44,7 +45,8 @@ struct MeshToy {
                    .extent = extent,
                    .begin = rank * rows(extent),
                    .rows = rows(extent),
-                   .inner = inner};
+                   .inner = inner,
+                   .groups = 4};
     };
     store.add(unit, name + ".rows", {rows(8), 19}, Init::normal(0.5f),
               {.decay = true, .whole = {8, 19}, .slice = part(1, 8, 19)});

@@ -118,7 +118,8 @@ GradientSums sum_gradients(std::span<const Storage> storages, const ParameterSto
     chunks.parts.push_back(
         {.x = streaming->next()[0],
          .limbs = parameter->copy == Copy::replica ? uncounted : sums.flat(0, limb_count),
-         .non_finite = sums.flat(limb_count + parameter->index, 1)});
+         .non_finite = sums.flat(limb_count + parameter->index, 1),
+         .each = !parameter->slice.keeps_granules(SumOfSquares::granule)});
     if (one_by_one) sum_chunks();
     streaming->keep();
   }
