@@ -21,6 +21,7 @@ AttentionCall call_of(const char* op, const Args& a, Stream& stream) {
       .log_sum = a.log_sum ? a.log_sum.template data<float>() : nullptr};
   if (call.shape.scale == 0.0f)
     call.shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.shape.D)));
+  call.shape.dropout_key.begin *= a.shape.T * a.shape.keys;
   check_masks(op, call, stream);
   return call;
 }

@@ -13,8 +13,10 @@ namespace zg::cuda {
 
 /// Arguments of forward and backward as plain data. A pointer that a pass does not use is null.
 struct AttentionCall {
-  AttentionShape shape;  ///< its scale is never 0
-  int64_t bias_head;     ///< elements from one head's bias to the next; 0 if heads share the bias
+  /// Its scale is never 0. dropout_key.begin counts weights, not heads: kernels that have all
+  /// registers in use add it from constant memory.
+  AttentionShape shape;
+  int64_t bias_head;  ///< elements from one head's bias to the next; 0 if heads share the bias
   const void *q, *k, *v, *dout;
   const float *bias, *alibi_slopes;
   const int32_t *starts, *key_lengths;
@@ -153,7 +155,7 @@ __device__ inline float dropout_factor(const AttentionShape& s, const HeadBlock&
                                        int64_t j) {
   if (s.dropout == 0.0f) return 1.0f;
   const DropoutKey& key = s.dropout_key;
-  const int64_t element = ((key.begin + head.h) * s.T + t) * s.keys + j;
+  const int64_t element = key.begin + (head.h * s.T + t) * s.keys + j;
   const Philox::Block words =
       Philox::block({static_cast<uint32_t>(element / 4), key.sample + static_cast<uint32_t>(head.b),
                      key.step, key.site},
