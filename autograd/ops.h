@@ -199,9 +199,9 @@ struct SplitWeight {
   int64_t extent;
   int64_t blocks = 1;
 };
-/// y_i = activation(x weight_i^T + bias_i) of up to three weights [rows, in], one with an
-/// activation. The gradient of x is one sum: its terms meet in the tree of `groups`, those of this
-/// rank (ReductionGroups); give it an x of copy_to_ranks_by_tree().
+/// y_i = activation(x weight_i^T + bias_i) of weights [rows, in] with up to three blocks in all,
+/// one weight with an activation. The gradient of x is one sum: its terms meet in the tree of
+/// `groups`, those of this rank (ReductionGroups); give it an x of copy_to_ranks_by_tree().
 ZG_API std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
                                       int64_t groups, Activation activation = Activation::none);
 /// The sum over the ranks of x weight^T, plus the bias, rounded once; weight [out, columns]. The

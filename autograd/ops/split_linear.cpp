@@ -8,15 +8,15 @@
 namespace zg {
 namespace {
 
-constexpr size_t max_products = 3;
+constexpr size_t max_blocks = std::tuple_size_v<decltype(ReductionGroups::blocks)>;
 
 /// Several products of one x [rows, in]; product i has outs[i] columns.
 struct SplitLinears {
   int count;
   int64_t rows, in;
-  std::array<int64_t, max_products> outs;
-  std::array<int64_t, max_products> widths;  ///< of a group's part of a row of product i
-  ReductionGroups groups;                    ///< of all columns together
+  std::array<int64_t, max_blocks> outs;
+  std::array<int64_t, max_blocks> widths;  ///< of a group's part of a row of product i
+  ReductionGroups groups;                  ///< of all columns together
   Activation activation;
 };
 
@@ -56,10 +56,12 @@ Tensor joined(std::span<const Tensor> parts, int axis, Stream& stream) {
 /// Inputs: x, the weights, the biases. Saved: x, the weights, the argument of the activation.
 void backward_of_linears(const SplitLinears& n, const BackwardPass& pass) {
   std::vector<Tensor> gradients, weights;
+  int present = 0;
+  while (!pass.gradient_of_output(present)) ++present;
+  const Tensor& like = pass.gradient_of_output(present);
   for (int i = 0; i < n.count; ++i) {
     const Shape shape{n.rows, n.outs[static_cast<size_t>(i)]};
     const Tensor& dy = pass.gradient_of_output(i);
-    const Tensor like = dy ? dy : pass.gradient_of_output(i ? 0 : 1);
     gradients.push_back(dy ? dy.view(shape) : Tensor::zeros(shape, like.dtype(), like.device()));
   }
   if (n.activation != Activation::none) {
@@ -118,6 +120,13 @@ std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
   const char* op = "split_linears";
   const Tensor values = floating_operand(op, "x", x);
   const Shape rows = rows_of(values.shape());
+  int64_t blocks = 0;
+  for (const SplitWeight& part : parts) blocks += part.blocks;
+  const bool is_activated = activation != Activation::none;
+  if (blocks < 1 || blocks > int64_t{max_blocks} || (is_activated && parts.size() != 1))
+    raise<ShapeError>("{}: {} weights of {} blocks{}; expected 1 to {} blocks{}", op, parts.size(),
+                      blocks, is_activated ? " with an activation" : "", max_blocks,
+                      is_activated ? " of one weight" : "");
   SplitLinears n{.count = static_cast<int>(parts.size()),
                  .rows = rows[0],
                  .in = rows[1],
@@ -138,7 +147,7 @@ std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
       n.groups.blocks.at(block++) = {out / part.blocks, part.extent};
     const Tensor y = empty_like(values, values.shape().with(-1, out));
     Tensor pre_activation;
-    if (activation != Activation::none) pre_activation = empty_like(values, {rows[0], out});
+    if (is_activated) pre_activation = empty_like(values, {rows[0], out});
     kernels::matmul({.a = values,
                      .b = matrix,
                      .c = y,

@@ -143,6 +143,36 @@ TEST_CASE("linear keeps its operands for backward and, with an activation, one m
   CHECK(bytes_kept(Activation::none, true) == 1);        // only the weight would read the operand
 }
 
+TEST_CASE("linear layers whose sums are divided in groups equal linear and pass gradcheck") {
+  constexpr int64_t groups = 2;
+  const auto parts_of = [](Vars v) {
+    return std::vector<SplitWeight>{{v[1], v[2], 4}, {v[3], {}, 3}, {v[4], {}, 3}};
+  };
+  const auto all = [&](Tape&, Vars v) {
+    const std::vector<Var> y = split_linears(v[0], parts_of(v), groups);
+    const Var parts[] = {split_sum(y[0], {v[5], v[2], 4}, groups, nullptr), y[1], y[2]};
+    return concat(parts, 1);
+  };
+  const std::vector<Tensor> inputs = {doubles({6, 4}, 1), doubles({8, 4}, 2), doubles({8}, 3),
+                                      doubles({6, 4}, 4), doubles({6, 4}, 5), doubles({8, 8}, 6)};
+  check_gradient(all, inputs);
+  check_gradient([&](Tape&, Vars v) { return split_linears(v[0], parts_of(v), groups)[2]; },
+                 inputs);
+  const std::vector<Var> v(inputs.begin(), inputs.end());
+  const Var wide = linear(v[0], v[1], v[2]);
+  const Var plain[] = {linear(wide, v[5], v[2]), linear(v[0], v[3]), linear(v[0], v[4])};
+  Tape tape(shared_device());
+  CHECK(excess(all(tape, v).value(), values_of(concat(plain, 1)), 1e-14) <= 1.0);
+
+  const std::vector<SplitWeight> four(4, {v[3], {}, 3});
+  CHECK_ERROR(ShapeError, "split_linears: 4 weights of 4 blocks; expected 1 to 3 blocks",
+              split_linears(v[0], four, groups));
+  CHECK_ERROR(ShapeError,
+              "split_linears: 2 weights of 2 blocks with an activation; expected 1 to 3 blocks of "
+              "one weight",
+              split_linears(v[0], std::span(four).first(2), groups, Activation::gelu_tanh));
+}
+
 TEST_CASE("products refuse operands that do not fit") {
   const Var x(doubles({8, 3}, 1)), weight(doubles({7, 4}, 2));
   CHECK(message_of<ShapeError>([&] { linear(x, weight); }) ==
