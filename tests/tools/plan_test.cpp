@@ -118,10 +118,10 @@ TEST_CASE("plan predicts what train measures where several blocks are gathered a
 TEST_CASE("plan predicts what train measures in settings drawn at random") {
   const TemporaryFolder folder;
   const std::string text = text_in(folder);
-  const uint32_t any = std::random_device()();
-  MESSAGE("seed " << any);
+  MESSAGE("the last of 20 by ZG_COVER_SEED=" << cover_seed());
+  const uint32_t drawn = static_cast<uint32_t>(19 + cover_seed());
   for (uint32_t seed = 1; seed <= 20; ++seed)
-    check_plan_is_run("--steps 3 " + random_setting(seed < 20 ? seed : any, text));
+    check_plan_is_run("--steps 3 " + random_setting(seed < 20 ? seed : drawn, text));
 }
 
 TEST_CASE("plan predicts the memory of validations, samples, saves and gradient dumps") {
