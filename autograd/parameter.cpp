@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -27,9 +28,9 @@ Pair standard_values(Init::Kind kind, uint64_t seed, uint64_t name, uint64_t pai
   const Philox::Block words = Philox::block({low(pair), high(pair), low(name), high(name)}, seed);
   const double u = open_uniform(words[0], words[1]), v = open_uniform(words[2], words[3]);
   if (kind == Init::Kind::uniform) return {{2.0 * u - 1.0, 2.0 * v - 1.0}};
-  const double radius = std::sqrt(-2.0 * std::log(u));
+  const double radius = std::sqrt(-2.0 * portable::log(u));
   const double angle = 2.0 * std::numbers::pi * v;
-  return {{radius * std::cos(angle), radius * std::sin(angle)}};
+  return {{radius * portable::cos(angle), radius * portable::sin(angle)}};
 }
 
 void check_slice(const std::string& name, const Shape& shape, const Shape& whole,

@@ -9,6 +9,7 @@
 #include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/launches.h"
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -244,7 +245,7 @@ std::vector<float> alibi_slopes(int64_t heads) {
   const auto power_of_two = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(heads)));
   const auto power = [](int64_t i, int64_t of_heads) {
     return static_cast<float>(
-        std::exp2(-8.0 * static_cast<double>(i) / static_cast<double>(of_heads)));
+        portable::pow(2.0, -8.0 * static_cast<double>(i) / static_cast<double>(of_heads)));
   };
   std::vector<float> slopes;
   for (int64_t i = 1; i <= power_of_two; ++i) slopes.push_back(power(i, power_of_two));

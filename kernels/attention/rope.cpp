@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -15,9 +16,9 @@ double scale_of(const RopeOptions& o) {
   if (o.scaling == RopeScaling::longrope)
     return o.factor <= 1.0
                ? 1.0
-               : std::sqrt(1.0 + std::log(o.factor) /
-                                     std::log(static_cast<double>(o.original_positions)));
-  return o.factor <= 1.0 ? 1.0 : 0.1 * std::log(o.factor) + 1.0;
+               : std::sqrt(1.0 + portable::log(o.factor) /
+                                     portable::log(static_cast<double>(o.original_positions)));
+  return o.factor <= 1.0 ? 1.0 : 0.1 * portable::log(o.factor) + 1.0;
 }
 
 template <class T>
@@ -29,8 +30,8 @@ Tensor table_of(const RopeOptions& options, int64_t R, int64_t positions, const 
   for (int64_t p = 0; p < positions; ++p, row += R)
     for (int64_t i = 0; i < R / 2; ++i) {
       const float angle = static_cast<float>(p) * frequencies[static_cast<size_t>(i)];
-      row[i] = static_cast<T>(std::cos(static_cast<double>(angle))) * scale;
-      row[R / 2 + i] = static_cast<T>(std::sin(static_cast<double>(angle))) * scale;
+      row[i] = static_cast<T>(portable::cos(static_cast<double>(angle))) * scale;
+      row[R / 2 + i] = static_cast<T>(portable::sin(static_cast<double>(angle))) * scale;
     }
   return Tensor::from(table, {positions, R}, device);
 }

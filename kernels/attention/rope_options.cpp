@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "zerograd/kernels/attention/rope.h"
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
 // Frequencies of rotary positions. Readers of configs link this file without the kernels.
@@ -109,8 +110,8 @@ float llama3_frequency(const RopeOptions& o, float frequency) {
 /// The index, as a real number, of the frequency that makes `turns` turns in the longest text.
 double yarn_index(const RopeOptions& o, int64_t R, double turns) {
   return static_cast<double>(R) *
-         std::log(static_cast<double>(o.original_positions) / (turns * turn)) /
-         (2.0 * std::log(o.theta));
+         portable::log(static_cast<double>(o.original_positions) / (turns * turn)) /
+         (2.0 * portable::log(o.theta));
 }
 
 float yarn_frequency(const RopeOptions& o, int64_t R, int64_t i, float power) {

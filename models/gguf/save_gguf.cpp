@@ -12,6 +12,7 @@
 #include "zerograd/models/gguf/gguf_file.h"
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/models/hugging_face/hf_files.h"
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/file_set.h"
@@ -72,9 +73,10 @@ void add_rope(const GPTConfig& config, const std::string& key, GGUFMetadata& met
   // llama.cpp scales cosines and sines by 1 + 0.1 ln(factor), and by this key. It reads
   // yarn_attn_factor only for other architectures.
   if (rope.attention_factor > 0.0)
-    metadata.add(key + "rope.scaling.attn_factor",
-                 static_cast<float>(rope.attention_factor /
-                                    (rope.factor > 1.0 ? 1.0 + 0.1 * std::log(rope.factor) : 1.0)));
+    metadata.add(
+        key + "rope.scaling.attn_factor",
+        static_cast<float>(rope.attention_factor /
+                           (rope.factor > 1.0 ? 1.0 + 0.1 * portable::log(rope.factor) : 1.0)));
 }
 
 GGUFMetadata metadata_of(const GPTConfig& config, const std::string& name, GGUFType type,

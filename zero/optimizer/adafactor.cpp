@@ -7,6 +7,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/trace.h"
 #include "zerograd/zero/optimizer/whole_update.h"
 
@@ -130,8 +131,8 @@ class FactoredUpdate {
 
   /// The weight of the new gradient in a second moment; 0 in a skipped step.
   double weight() const {
-    return step_.skipped ? 0.0
-                         : std::pow(static_cast<double>(step_.step), double{options_.beta2_decay});
+    const auto step = static_cast<double>(step_.step);
+    return step_.skipped ? 0.0 : portable::pow(step, double{options_.beta2_decay});
   }
   void average(const Tensor& squares, const Tensor& moment) const {
     kernels::axpby({.x = squares, .y = moment, .a = weight(), .b = 1.0 - weight()},

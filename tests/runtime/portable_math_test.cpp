@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "zerograd/runtime/portable_math.h"
+
+using namespace zg;
+
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+/// The largest error in ulp over 20,000 arguments: numbers from `low` to `high`, or 2 to such a
+/// number with a random sign. The reference is the C library's function of long double, which has
+/// 64 bits.
+template <class F, class Reference>
+double worst_error(const F& f, const Reference& reference, double low, double high,
+                   bool is_exponent) {
+  std::mt19937_64 random(1);
+  double worst = 0;
+  for (int i = 0; i < 20000; ++i) {
+    double x = low + (high - low) * std::ldexp(static_cast<double>(random() >> 11), -53);
+    if (is_exponent) x = std::exp2(x) * (random() % 2 ? 1 : -1);
+    const long double expected = reference(static_cast<long double>(x));
+    const double got = f(x);
+    if (got == static_cast<double>(expected)) continue;
+    int exponent = 0;
+    std::frexp(static_cast<double>(expected), &exponent);
+    const long double ulp = std::ldexp(1.0L, std::max(exponent, -1021) - 53);
+    const auto error = static_cast<double>(std::fabs(got - expected) / ulp);
+    if (!(error <= worst)) worst = error;
+  }
+  return worst;
+}
+
+long double size_of(long double x) { return std::fabs(x); }
+
+}  // namespace
+
+TEST_CASE("portable functions have errors below 1 ulp") {
+  const auto exp = [](long double x) { return std::exp(x); };
+  CHECK(worst_error(portable::exp, exp, -1, 1, false) < 1);
+  CHECK(worst_error(portable::exp, exp, -745, 709.7, false) < 1);
+  CHECK(worst_error(portable::exp, exp, -60, 0, true) < 1);
+  const auto own_log = [](double x) { return portable::log(std::fabs(x)); };
+  const auto log = [](long double x) { return std::log(size_of(x)); };
+  CHECK(worst_error(own_log, log, 0.5, 2, false) < 1);
+  CHECK(worst_error(own_log, log, -1074, 1023.9, true) < 1);
+  const auto sin = [](long double x) { return std::sin(x); };
+  const auto cos = [](long double x) { return std::cos(x); };
+  for (const auto& [low, high] : {std::pair{-60.0, 4.0}, {4.0, 19.9}, {19.9, 21.0}, {21.0, 62.0}}) {
+    CAPTURE(low);
+    CHECK(worst_error(portable::sin, sin, low, high, true) < 1);
+    CHECK(worst_error(portable::cos, cos, low, high, true) < 1);
+  }
+  for (const double base : {0.1, 0.9, 1.0001, 2.0, 10000.0}) {
+    CAPTURE(base);
+    const auto own = [base](double y) { return portable::pow(base, y); };
+    const auto pow = [base](long double y) { return std::pow(static_cast<long double>(base), y); };
+    CHECK(worst_error(own, pow, -20, 6, true) < 1);
+  }
+  for (const double y : {0.5, -0.8, 2.5, -1.0, 100.3}) {
+    CAPTURE(y);
+    const auto own = [y](double x) { return portable::pow(std::fabs(x), y); };
+    const auto pow = [y](long double x) {
+      return std::pow(size_of(x), static_cast<long double>(y));
+    };
+    CHECK(worst_error(own, pow, -9, 9, true) < 1);
+  }
+}
+
+TEST_CASE("portable functions give the sines of large angles") {
+  // x is 6381956970095103 * 2^797, the f64 nearest to a multiple of pi / 2 (Muller, Elementary
+  // Functions, 11).
+  const double x = std::ldexp(6381956970095103.0, 797);
+  CHECK(portable::cos(x) == -4.68716592425462761112e-19);
+  CHECK(portable::sin(x) == 1.0);
+  CHECK(portable::sin(-x) == -1.0);
+  CHECK(portable::sin(1e22) == -0.8522008497671888);
+  CHECK(portable::cos(std::numeric_limits<double>::max()) == -0.9999876894265599);
+}
+
+TEST_CASE("portable functions have the special values of C") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double values[] = {0.0, -0.0,  1.0,    -1.0,   2.0,     -2.0, 3.0, -3.0, 0.5, -0.5,
+                           2.5, 1e308, -1e308, 5e-324, -5e-324, 1e22, inf, -inf, nan};
+  const auto check = [](double got, double expected) {
+    CHECK(std::isnan(got) == std::isnan(expected));
+    if (!std::isnan(expected))
+      CHECK(std::bit_cast<int64_t>(got) == std::bit_cast<int64_t>(expected));
+  };
+  const auto is_special = [](double value) {
+    return std::isnan(value) || std::isinf(value) || value == 0 || std::fabs(value) == 1;
+  };
+  for (const double x : values) {
+    CAPTURE(x);
+    const double expected[] = {std::exp(x), std::log(x), std::sin(x), std::cos(x)};
+    const double got[] = {portable::exp(x), portable::log(x), portable::sin(x), portable::cos(x)};
+    for (size_t i = 0; i < 4; ++i)
+      if (is_special(expected[i])) check(got[i], expected[i]);
+    for (const double y : values) {
+      CAPTURE(y);
+      if (is_special(std::pow(x, y))) check(portable::pow(x, y), std::pow(x, y));
+    }
+  }
+}
+
+TEST_CASE("portable functions have the same bits everywhere") {
+  uint64_t hash = 0;
+  const auto add = [&](double value) { hash = hash * 31 + std::bit_cast<uint64_t>(value); };
+  for (int i = 1; i <= 10000; ++i) {
+    const double x = i * 0.01;
+    add(portable::exp(50 - x));
+    add(portable::log(x));
+    add(portable::sin(x * x * x));
+    add(portable::cos(x * x * x));
+    add(portable::pow(x, -0.8));
+  }
+  CHECK(hash == 8590920531377337106u);
+}
