@@ -24,7 +24,8 @@ zero::StepRecord record_of(int64_t step) {
           .tokens_per_second = 10,
           .seconds = 0.1,
           .peak_bytes = 11,
-          .host_peak_bytes = 12};
+          .host_peak_bytes = 12,
+          .reduction_groups = 8};
 }
 
 std::vector<int64_t> recorded_steps(const std::string& path) {
@@ -43,9 +44,13 @@ TEST_CASE("a resumed run's metrics replace the records of the steps that it repe
   {
     zero::MetricsFile file(path, /*resumed=*/false, 0);
     for (int64_t step = 0; step < 4; ++step) file.write(record_of(step));
-    file.write(zero::FinalRecord{.steps = 4, .skipped = 0, .param_hash = "abc"});
+    file.write(
+        zero::FinalRecord{.steps = 4, .skipped = 0, .param_hash = "abc", .reduction_groups = 8});
   }
   CHECK(recorded_steps(path) == std::vector<int64_t>{0, 1, 2, 3, -1});
+  std::istringstream lines(read_text(path));
+  for (std::string line; std::getline(lines, line);)
+    CHECK(nlohmann::json::parse(line).at("reduction_groups") == 8);
   const auto first = nlohmann::json::parse(read_text(path).substr(0, read_text(path).find('\n')));
   CHECK(first.at("loss").get<double>() == 1.0 / 3.0);
   CHECK(first.at("grad_norm") == "nan");

@@ -162,11 +162,9 @@ double imbalance(const models::GPTConfig& model, const std::vector<RankMemory>& 
 std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) {
   const RunSpec& settings = run.options;
   const Axes& axes = settings.axes;
-  std::string summary = fmt::format(
-      "mesh: data {} x pipeline {} x tensor {}{}\n\n"
-      "MiB of a rank of each stage at its peak, and received a step by axis:\n\n"
-      "| stage | rank | layers | parameters (B) |",
-      settings.data_ranks, axes.pipeline, axes.tensor, description_of_groups(axes));
+  std::string summary =
+      "\nMiB of a rank of each stage at its peak, and received a step by axis:\n\n"
+      "| stage | rank | layers | parameters (B) |";
   std::string rule = "\n|---:|---:|---:|---:|";
   const auto column = [&](const std::string& title) {
     summary += fmt::format(" {} |", title);
@@ -357,14 +355,15 @@ int plan(const std::vector<std::string>& arguments) {
     print_line(stderr,
                "note: each step is padded to its longest pair, so a later step may take more; "
                "--pad-to-max-length plans the largest");
-  const bool meshed = run.options.axes.model_ranks() > 1;
   const std::vector<RankMemory> stages = plan_stages(run);
   const RankMemory& first = stages.front();
   const MemoryRecord record = memory_record(run);
   print_line(stdout, "number of parameters: {}", record.parameters);
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
   print_summary(run, first);
-  if (meshed) print("\n" + mesh_summary(run, stages));
+  const Axes& axes = run.options.axes;
+  if (axes.is_mesh()) print("\n" + description_of(axes, run.options.data_ranks));
+  if (axes.model_ranks() > 1) print(mesh_summary(run, stages));
   if (const std::string& path = run.options.memory_json; !path.empty()) {
     std::vector<std::string> ranks = {to_json(first)};
     for (int rank = 1; rank < run.options.ranks; ++rank)

@@ -80,6 +80,7 @@ struct Axes {
   int64_t reduction_groups = 0;  ///< models::TensorParallel::groups
 
   int64_t model_ranks() const { return tensor * pipeline; }
+  bool is_mesh() const { return model_ranks() > 1 || reduction_groups > 1; }
 };
 
 /// A run: its model, data and training. Flags, a config and a checkpoint fill it; a checkpoint

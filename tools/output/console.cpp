@@ -54,8 +54,11 @@ std::string description_of(const zero::ScheduleOptions& schedule) {
   return line;
 }
 
-std::string description_of_groups(const Axes& axes) {
-  return axes.reduction_groups ? fmt::format(", {} reduction groups", axes.reduction_groups) : "";
+std::string description_of(const Axes& axes, int64_t data_ranks) {
+  return fmt::format(
+      "mesh: data {} x pipeline {} x tensor {}{}{}", data_ranks, axes.pipeline, axes.tensor,
+      axes.sequence_parallel ? ", which share the tokens too" : "",
+      axes.reduction_groups ? fmt::format(", {} reduction groups", axes.reduction_groups) : "");
 }
 
 std::string description_of(const zero::OffloadOptions& offload) {

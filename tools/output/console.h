@@ -18,8 +18,8 @@ std::string description_of(const zero::ScheduleOptions& schedule);
 /// ", optimizer on the host"; empty if all states are on the device.
 std::string description_of(const zero::OffloadOptions& offload);
 std::string description_of(const BatchRampup& rampup, int64_t whole);
-/// ", 8 reduction groups"; empty without.
-std::string description_of_groups(const Axes& axes);
+/// "mesh: data 1 x pipeline 2 x tensor 4, 8 reduction groups".
+std::string description_of(const Axes& axes, int64_t data_ranks);
 
 /// The output of a run. Results go to stdout, logs to stderr. A progress line that is redrawn in
 /// place (on a terminal) is never mixed with other lines.

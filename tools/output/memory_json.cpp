@@ -120,6 +120,7 @@ std::string to_json(const MemoryRecord& record, const std::vector<std::string>& 
                      {"world", record.world},
                      {"stage", record.stage},
                      {"precision", record.precision},
+                     {"reduction_groups", record.reduction_groups},
                      {"steps", record.steps},
                      {"machine", machine},
                      {"ranks", ranks}};

@@ -62,7 +62,7 @@ struct MemoryRecord {
   int64_t parameters = 0;
   int world = 1, stage = 0;
   std::string precision;
-  int64_t steps = 0;
+  int64_t reduction_groups = 0, steps = 0;
   Device::Traits machine;
 };
 

@@ -91,6 +91,7 @@ MemoryRecord memory_record(const Run& run) {
           .world = static_cast<int>(run.options.ranks),
           .stage = engine.stage,
           .precision = run.options.precision(),
+          .reduction_groups = run.options.axes.reduction_groups,
           .steps = run.options.steps,
           .machine = {.backend = run.options.device_flags.type,
                       .isa = device.isa.value_or(best_isa()),

@@ -87,11 +87,8 @@ void Rank::announce() {
         "{} has the algorithms of {} products, checksum {}; other products use the first "
         "algorithm of cuBLASLt's heuristic",
         options_.matmul_algorithms, run_.algorithms->algorithms.size(), options_.matmul_checksum);
-  if (const Axes& axes = options_.axes; axes.model_ranks() > 1 || axes.reduction_groups > 1)
-    console_->log("mesh: data {} x pipeline {} x tensor {}{}{}; idle by formula {:.1f} %",
-                  options_.data_ranks, axes.pipeline, axes.tensor,
-                  axes.sequence_parallel ? ", which share the tokens too" : "",
-                  description_of_groups(axes),
+  if (const Axes& axes = options_.axes; axes.is_mesh())
+    console_->log("{}; idle by formula {:.1f} %", description_of(axes, options_.data_ranks),
                   100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), options_.accumulation));
   if (const std::string disk = swap_description(device_); !disk.empty())
     console_->log("disk {}: {}; {}", options_.offload.nvme_path, disk, swap_requests(device_));
@@ -216,7 +213,8 @@ void Rank::report(const zero::TrainedStep& step) {
       .tokens_per_second = static_cast<double>(model_->tokens(step_)) / seconds,
       .seconds = seconds,
       .peak_bytes = step_peak,
-      .host_peak_bytes = rows_.host_step_peak()};
+      .host_peak_bytes = rows_.host_step_peak(),
+      .reduction_groups = options_.axes.reduction_groups};
   write("--metrics", metrics_, record);
   write("--tensorboard-dir", tensorboard_, record, place());
   print_step(record);
@@ -424,7 +422,8 @@ int Rank::finish() {
   zero::FinalRecord record = {.steps = engine_->steps(),
                               .skipped = engine_->skipped(),
                               .param_hash = hash,
-                              .wire = memory_.wire};
+                              .wire = memory_.wire,
+                              .reduction_groups = options_.axes.reduction_groups};
   if (scores) {
     record.train_score = scores->train;
     record.test_score = scores->test;
