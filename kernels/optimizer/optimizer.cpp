@@ -199,7 +199,7 @@ namespace {
 int64_t group_bytes(const SumOfSquares& a, const Device::Traits&) {
   int64_t groups = 0;
   for (const SumOfSquares::Part& part : a.parts)
-    groups = std::max(groups, hpu::SquareGroups(part.granules()).groups);
+    groups = std::max(groups, hpu::SquareGroups(part.x.numel() / SumOfSquares::granule).groups);
   return groups * (SumOfSquares::limb_count + 1) * int64_t{sizeof(int64_t)};
 }
 

@@ -105,10 +105,9 @@ struct SumOfSquares {
     Tensor x;           ///< [n] f64 | f32 | bf16 | f16; n and the split points are multiples of 16
     Tensor limbs;       ///< [limb_count] i64, added to; parts may share one
     Tensor non_finite;  ///< [1] i64, added to: how many elements are infinite or NaN; as limbs
-    /// Each element is a granule, so that x may be divided between any two elements.
+    /// Each element is a granule, so that x may be divided between any two elements. Accelerators
+    /// ignore it, as they do ReductionGroups.
     bool each = false;
-
-    int64_t granules() const { return x.numel() / (each ? 1 : granule); }
   };
   std::vector<Part> parts;  ///< any number, of any lengths; every x has the same dtype
 };

@@ -78,12 +78,11 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
 
 void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
   for (const SumOfSquares::Part& part : a.parts) {
-    const int64_t granules = part.granules();
+    const int64_t granules = part.x.numel() / SumOfSquares::granule;
     if (granules == 0) continue;
     const SquareGroups cut(granules);
     const Code code = module("sum_of_squares", part.x.dtype());
-    launch(stream, code, part.each ? "each_square" : "squares", {cut.groups}, part.x.raw(),
-           workspace.data, granules);
+    launch(stream, code, "squares", {cut.groups}, part.x.raw(), workspace.data, granules);
     launch(stream, code, "add_squares", {}, workspace.data, part.limbs.raw(), part.non_finite.raw(),
            cut.groups);
   }

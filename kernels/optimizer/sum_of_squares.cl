@@ -67,16 +67,16 @@ static inline void add_to_limb(__local uint* counters, int limb, ulong digits) {
 /// Each work-group writes LIMBS + 1 integers to `parts`: its limbs and the number of elements that
 /// are not finite. Integer additions give the same result in any order. No bit of a square of an
 /// f32 lies below the lowest limb.
-force_inline void sum_squares(__global const real* x, __global long* parts, long granules,
-                              int granule, __local uint* counters) {
+element_kernel void squares(__global const real* x, __global long* parts, long granules) {
+  __local uint counters[2 * (LIMBS + 1)];
   const int item = (int)get_local_id(0);
   if (item < 2 * (LIMBS + 1)) counters[item] = 0;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (long g = element_index(); g < granules; g += (long)get_num_groups(0) * ZG_GROUP) {
     soft_double sums[GRANULE];
     uint non_finite = 0;
-    for (int i = 0; i < granule; ++i) {
-      const float value = widened(x[g * granule + i]);
+    for (int i = 0; i < GRANULE; ++i) {
+      const float value = widened(x[g * GRANULE + i]);
       if (!isfinite(value)) ++non_finite;
       sums[i] = square_of(value);
     }
@@ -84,7 +84,7 @@ force_inline void sum_squares(__global const real* x, __global long* parts, long
       atomic_add(counters + 2 * LIMBS, non_finite);
       continue;
     }
-    for (int distance = granule / 2; distance > 0; distance /= 2)
+    for (int distance = GRANULE / 2; distance > 0; distance /= 2)
       for (int i = 0; i < distance; ++i) sums[i] = add(sums[i], sums[i + distance]);
     if (sums[0].m == 0) continue;
     const int bit = sums[0].e - LOWEST_EXPONENT, limb = bit / LIMB_BITS, shift = bit % LIMB_BITS;
@@ -97,15 +97,6 @@ force_inline void sum_squares(__global const real* x, __global long* parts, long
   if (item <= LIMBS)
     parts[(long)get_group_id(0) * (LIMBS + 1) + item] =
         (long)counters[2 * item] + ((long)counters[2 * item + 1] << HALF_BITS);
-}
-
-element_kernel void squares(__global const real* x, __global long* parts, long granules) {
-  __local uint counters[2 * (LIMBS + 1)];
-  sum_squares(x, parts, granules, GRANULE, counters);
-}
-element_kernel void each_square(__global const real* x, __global long* parts, long granules) {
-  __local uint counters[2 * (LIMBS + 1)];
-  sum_squares(x, parts, granules, 1, counters);
 }
 
 /// Adds the integers of all work-groups to the result.

@@ -9,7 +9,7 @@ namespace {
 // it keeps in registers. A block adds the limbs of its threads in shared memory, without atomics,
 // because those of 64 bits are loops over compare and swap there. Memory bound: reads x once.
 // One launch sums many arrays, each to its own result; a block reads one of them.
-constexpr int threads = 256, limbs = SumOfSquares::limb_count;
+constexpr int threads = 256, granule = SumOfSquares::granule, limbs = SumOfSquares::limb_count;
 // So many that the sums of a block, which are added by atomics, cost little.
 constexpr int64_t granules_of_block = 16 * threads;
 using Limb = unsigned long long;  // the type that atomicAdd takes; wraps as int64 does
@@ -77,7 +77,7 @@ struct ThreadLimbs {
 
 /// s[0] = the sum of s, added as a binary tree: first the elements `distance` apart, then half of
 /// that. Recursive, so that every index is a constant and s stays in registers.
-template <int distance, int granule>
+template <int distance>
 __device__ inline void tree_sum(double (&s)[granule]) {
 #pragma unroll
   for (int i = 0; i < distance; ++i) s[i] += s[i + distance];
@@ -92,7 +92,7 @@ __device__ inline bool is_finite(T x) {
 
 /// Whether V elements are loaded at once is decided by the alignment of all arrays. Integers give
 /// the same sums in any order.
-template <class T, int V, int granule>
+template <class T, int V>
 __global__ void __launch_bounds__(threads) squares(const __grid_constant__ Launch a) {
   const int piece = piece_of_block(a.pieces, a.count);
   const T* const x = static_cast<const T*>(a.pieces[piece].x);
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(threads) squares(const __grid_constant__ Launc
         if (!is_finite(values.v[k])) ++non_finite_here;
       }
     }
-    if constexpr (granule > 1) tree_sum<granule / 2>(s);
+    tree_sum<granule / 2>(s);
     if (non_finite_here)
       non_finite += non_finite_here;
     else
@@ -176,13 +176,11 @@ void sum_of_squares(const SumOfSquares& a, Workspace, Stream& stream) {
     Launch next{.count = 0};
     uint32_t blocks = 0;
     int64_t bytes = 0, elements = 0;
-    bool vectors = true, each = false;
+    bool vectors = true;
     const auto flush = [&] {
       launch({"sum_of_squares", "squares", bytes, elements},
-             each      ? squares<T, 1, 1>
-             : vectors ? squares<T, vector_width<T>, SumOfSquares::granule>
-                       : squares<T, 1, SumOfSquares::granule>,
-             {dim3(blocks), dim3(threads)}, stream, next);
+             vectors ? squares<T, vector_width<T>> : squares<T, 1>, {dim3(blocks), dim3(threads)},
+             stream, next);
       next.count = 0;
       blocks = 0;
       bytes = elements = 0;
@@ -190,10 +188,8 @@ void sum_of_squares(const SumOfSquares& a, Workspace, Stream& stream) {
     };
     for (const SumOfSquares::Part& part : a.parts) {
       const T* x = part.x.data<T>();
-      const int64_t granules = part.granules();
+      const int64_t granules = part.x.numel() / granule;
       if (granules == 0) continue;
-      if (next.count == Launch::max_pieces || (next.count > 0 && part.each != each)) flush();
-      each = part.each;
       next.pieces[next.count++] = {
           .x = x,
           .out = reinterpret_cast<Limb*>(part.limbs.data<int64_t>()),
@@ -203,7 +199,8 @@ void sum_of_squares(const SumOfSquares& a, Workspace, Stream& stream) {
       blocks += blocks_for(granules, granules_of_block).x;
       bytes += part.x.bytes() + 2 * bytes_of({&part.limbs, &part.non_finite});
       elements += part.x.numel();
-      vectors = vectors && takes_vectors(x, SumOfSquares::granule);
+      vectors = vectors && takes_vectors(x, granule);
+      if (next.count == Launch::max_pieces) flush();
     }
     flush();
   });

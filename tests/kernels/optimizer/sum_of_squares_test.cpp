@@ -55,6 +55,45 @@ std::vector<float> wide_values(int64_t n, uint64_t seed) {
 
 }  // namespace
 
+TEST_CASE("a parameter's squares have the same limbs for every division into groups and shards") {
+  // By rows, by columns, in three blocks of heads. 16 divides the groups' runs of the last two.
+  const Slice wholes[] = {{.extent = 40, .inner = 19, .groups = 8},
+                          {.outer = 37, .extent = 56, .groups = 8},
+                          {.outer = 3, .extent = 24, .inner = 7, .groups = 8},
+                          {.extent = 50, .inner = 3, .groups = 8},
+                          {.outer = 5, .extent = 256, .groups = 8},
+                          {.extent = 23, .inner = 48, .groups = 8}};
+  for (const Device& device : devices_at_every_level())
+    for (Slice slice : wholes) {
+      const int64_t extent = slice.extent, part = (extent + 7) / 8;
+      const std::vector<float> values = wide_values(slice.whole_numel(), 13);
+      std::vector<int64_t> expected;
+      for (const int64_t ranks : {1, 2, 4, 8}) {
+        INFO(level_of(device), ", ", slice.outer, " x ", extent, " x ", slice.inner, ", ranks ",
+             ranks);
+        std::vector<int64_t> limbs(SumOfSquares::limb_count);
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          slice.begin = std::min(extent, rank * part * 8 / ranks);
+          slice.rows = std::min(extent, (rank + 1) * part * 8 / ranks) - slice.begin;
+          std::vector<float> own;
+          for (int64_t i = 0; i < slice.numel(); ++i)
+            own.push_back(values[static_cast<size_t>(slice.whole_index(i))]);
+          own.resize((own.size() + granule - 1) / granule * granule);  // as in a flat unit
+          const auto n = static_cast<int64_t>(own.size());
+          const Tensor x = Tensor::from(own, {n}, device);
+          // Two shards of ZeRO.
+          for (const auto& [begin, end] :
+               {std::pair(int64_t{0}, n / 48 * granule), {n / 48 * granule, n}}) {
+            const Sum sum = sum_of(x.flat(begin, end - begin), !slice.keeps_granules(granule));
+            for (size_t i = 0; i < limbs.size(); ++i) limbs[i] += sum.limbs[i];
+          }
+        }
+        if (ranks == 1) expected = limbs;
+        CHECK(limbs == expected);
+      }
+    }
+}
+
 TEST_SUITE_BEGIN("every device");
 
 TEST_CASE("sum_of_squares is near the sum in long double, for every dtype and level") {
@@ -108,45 +147,6 @@ TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thr
       CHECK(value_of_limbs(merged.data()) == expected.value());
     }
   }
-}
-
-TEST_CASE("a parameter's squares have the same limbs for every division into groups and shards") {
-  // By rows, by columns, in three blocks of heads. 16 divides the groups' runs of the last two.
-  const Slice wholes[] = {{.extent = 40, .inner = 19, .groups = 8},
-                          {.outer = 37, .extent = 56, .groups = 8},
-                          {.outer = 3, .extent = 24, .inner = 7, .groups = 8},
-                          {.extent = 50, .inner = 3, .groups = 8},
-                          {.outer = 5, .extent = 256, .groups = 8},
-                          {.extent = 23, .inner = 48, .groups = 8}};
-  for (const Device& device : devices_at_every_level())
-    for (Slice slice : wholes) {
-      const int64_t extent = slice.extent, part = (extent + 7) / 8;
-      const std::vector<float> values = wide_values(slice.whole_numel(), 13);
-      std::vector<int64_t> expected;
-      for (const int64_t ranks : {1, 2, 4, 8}) {
-        INFO(level_of(device), ", ", slice.outer, " x ", extent, " x ", slice.inner, ", ranks ",
-             ranks);
-        std::vector<int64_t> limbs(SumOfSquares::limb_count);
-        for (int64_t rank = 0; rank < ranks; ++rank) {
-          slice.begin = std::min(extent, rank * part * 8 / ranks);
-          slice.rows = std::min(extent, (rank + 1) * part * 8 / ranks) - slice.begin;
-          std::vector<float> own;
-          for (int64_t i = 0; i < slice.numel(); ++i)
-            own.push_back(values[static_cast<size_t>(slice.whole_index(i))]);
-          own.resize((own.size() + granule - 1) / granule * granule);  // as in a flat unit
-          const auto n = static_cast<int64_t>(own.size());
-          const Tensor x = Tensor::from(own, {n}, device);
-          // Two shards of ZeRO.
-          for (const auto& [begin, end] :
-               {std::pair(int64_t{0}, n / 48 * granule), {n / 48 * granule, n}}) {
-            const Sum sum = sum_of(x.flat(begin, end - begin), !slice.keeps_granules(granule));
-            for (size_t i = 0; i < limbs.size(); ++i) limbs[i] += sum.limbs[i];
-          }
-        }
-        if (ranks == 1) expected = limbs;
-        CHECK(limbs == expected);
-      }
-    }
 }
 
 TEST_CASE("sum_of_squares adds the elements of a granule in the documented order") {
