@@ -16,6 +16,7 @@ struct Ranks {
 struct Along {
   Communicator* comm;
   int axis;
+  DType dtype = DType::f32;
 };
 
 // Runs on the communication worker, on a peer's memory. The collective checked the arguments, so
@@ -82,10 +83,7 @@ Tensor scatter_tree(const char* name, const Tensor& full, Communicator& comm) {
   const Tensor pieces = empty_like(full, {full.numel()});
   const std::vector<int64_t> counts(static_cast<size_t>(size), n);
   comm.wait(comm.all_to_all({full.view({full.numel()}), counts}, {pieces, counts}, name));
-  for (int step = 1; step < size; step *= 2)
-    for (int i = 0; i < size; i += 2 * step)
-      kernels::axpby({.x = pieces.flat((i + step) * n, n), .y = pieces.flat(i * n, n), .b = 1.0},
-                     full.device().compute());
+  add_in_tree(pieces, size, n, full.device().compute());
   return pieces.flat(0, n);
 }
 
@@ -133,16 +131,18 @@ struct SliceLayout {
   }
 };
 
+/// A copy of x with the ranks' slices along an axis one after another.
+Tensor stacked(const Tensor& x, int axis, int size) {
+  const Tensor slices = empty_like(x);
+  SliceLayout(x.shape(), axis, size).stack(x, slices, x.device().compute());
+  return slices;
+}
+
 Tensor scattered(const char* name, const Tensor& x, int axis, Communicator& comm) {
   const Shape shape = x.shape().with(axis, x.extent(axis) / comm.size());
   if (x.numel() == 0) return empty_like(x, shape);
   Stream& stream = x.device().compute();
-  Tensor sums;
-  {
-    const Tensor stacked = empty_like(x);
-    SliceLayout(x.shape(), axis, comm.size()).stack(x, stacked, stream);
-    sums = scatter_sums(name, stacked, comm).view(shape);
-  }
+  const Tensor sums = scatter_sums(name, stacked(x, axis, comm.size()), comm).view(shape);
   if (sums.dtype() == x.dtype()) return sums;
   const Tensor slice = empty_like(x, shape);
   kernels::cast({sums, slice}, stream);
@@ -174,6 +174,7 @@ struct GradientsOfSeveral {
   Communicator* comm;
   int count;
   DType dtype;
+  bool by_tree;
 };
 
 /// Copies the gradients that exist into one tensor, sums that over the ranks by one collective, and
@@ -195,7 +196,11 @@ void backward_of_several(const GradientsOfSeveral& n, const BackwardPass& pass) 
   for_each([&](int, const Tensor& dy, const Tensor& place) {
     kernels::cast({dy, place}, pass.stream());
   });
-  if (numel > 0) sum_in_place("copy_to_ranks gradients", all, *n.comm);
+  const char* name = "copy_to_ranks gradients";
+  if (numel > 0 && n.by_tree)
+    n.comm->wait(n.comm->all_gather(scatter_tree(name, all, *n.comm), all, name));
+  else if (numel > 0)
+    sum_in_place(name, all, *n.comm);
   for_each([&](int i, const Tensor&, const Tensor& place) {
     const InputGradient dx(pass, i, place.dtype());
     copy(place, dx.tensor(), pass.stream());
@@ -217,9 +222,13 @@ Tensor gathered(const char* name, const Tensor& slice, int axis, Communicator& c
 }
 
 Tensor tree_sum(const Tensor& x, const TreeSum& to) {
-  if (x.numel() == 0) return Tensor::empty(x.shape(), to.dtype, x.device());
   const int size = to.ranks->size();
+  if (to.axis >= 0) check_divided(to.name, x.shape(), to.axis, *to.ranks);
+  const Shape part = to.axis < 0 ? x.shape() : x.shape().with(to.axis, x.extent(to.axis) / size);
+  if (x.numel() == 0) return Tensor::empty(part, to.dtype, x.device());
   if (size == 1) return finished(x, to);
+  if (to.axis >= 0)
+    return finished(scatter_tree(to.name, stacked(x, to.axis, size), *to.ranks).view(part), to);
   // The ranks divide the rows, so that each adds the bias to its own before they are gathered.
   const Shape rows = rows_of(x.shape());
   const int64_t own = (rows[0] + size - 1) / size;
@@ -235,21 +244,23 @@ Tensor tree_sum(const Tensor& x, const TreeSum& to) {
   return all.flat(0, x.numel()).view(x.shape());
 }
 
-Var copy_to_ranks_by_tree(const Var& x, Communicator& ranks) {
-  const Tensor values = floating_operand("copy_to_ranks", "x", x);
-  if (ranks.size() == 1 || !x.needs_gradient()) return x;
-  struct Numbers {
-    Communicator* comm;
-    DType dtype;
-  };
-  const Var y = record(
-      "copy_to_ranks", {x}, values, {}, Numbers{&ranks, values.dtype()},
-      [](const Numbers& n, const BackwardPass& pass) {
-        pass.accumulate(
-            0, tree_sum(pass.gradient_of_output(),
-                        {.name = "copy_to_ranks gradient", .ranks = n.comm, .dtype = n.dtype}));
-      });
+Var copy_to_ranks_by_tree(const Var& x, Communicator& ranks, int axis) {
+  const char* op = axis < 0 ? "copy_to_ranks" : "all_gather";
+  const Tensor values = floating_operand(op, "x", x);
+  if (ranks.size() == 1 || (axis < 0 && !x.needs_gradient())) return x;
+  const Tensor whole = axis < 0 ? values : gathered(op, values, axis, ranks);
+  const Var y = record(op, {x}, whole, {}, Along{&ranks, axis, values.dtype()},
+                       [](const Along& n, const BackwardPass& pass) {
+                         pass.accumulate(0, tree_sum(pass.gradient_of_output(),
+                                                     {.name = n.axis < 0 ? "copy_to_ranks gradient"
+                                                                         : "all_gather gradient",
+                                                      .ranks = n.comm,
+                                                      .dtype = n.dtype,
+                                                      .axis = n.axis}));
+                       });
+  if (!x.needs_gradient()) return y;
   TapeState::collect_in_accumulator(y);
+  if (axis >= 0) TapeState::note_gathered(y, {whole.buffer(), values, &ranks, axis});
   return y;
 }
 
@@ -266,7 +277,7 @@ Var copy_to_ranks(const Var& x, Communicator& ranks) {
                 });
 }
 
-std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ranks) {
+std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ranks, bool by_tree) {
   std::vector<Var> copies(parameters.begin(), parameters.end());
   std::vector<Var> inputs;
   std::vector<size_t> places;
@@ -281,7 +292,8 @@ std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ra
     values.push_back(floating_operand("copy_to_ranks", "a parameter", input));
     check_alike("copy_to_ranks", "the first parameter", values[0], "another", values.back());
   }
-  const GradientsOfSeveral numbers{&ranks, static_cast<int>(inputs.size()), values[0].dtype()};
+  const GradientsOfSeveral numbers{&ranks, static_cast<int>(inputs.size()), values[0].dtype(),
+                                   by_tree};
   const std::vector<Var> outputs = record(
       "copy_to_ranks", inputs, values, {}, numbers,
       [](const GradientsOfSeveral& n, const BackwardPass& pass) { backward_of_several(n, pass); });

@@ -25,8 +25,9 @@ ZG_API Var copy_to_ranks(const Var& x, Communicator& ranks);
 /// The same for several tensors with one collective. Gradients are collected and summed in the
 /// accumulator dtype, like those of parameters. Use it for parameters that every rank has and uses
 /// for different tokens. Constants are returned unchanged. Throws DTypeError unless all have one
-/// dtype.
-ZG_API std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ranks);
+/// dtype. `by_tree`: the ranks meet in the tree of tree_sum().
+ZG_API std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ranks,
+                                      bool by_tree = false);
 /// The sum of every rank's x; the result is replicated, and backward passes the gradient on
 /// unchanged. The operator g of the first paper. Give it a tensor for a sum without a tape.
 ZG_API Var all_reduce(const Var& x, Communicator& ranks);
@@ -58,14 +59,15 @@ struct TreeSum {
   Communicator* ranks;
   Tensor bias = {};  ///< added to each row of the sum, or absent
   DType dtype;       ///< to which the sum is rounded, once
+  int axis = -1;     ///< the result is this rank's slice of the sum along this axis; -1: the sum
 };
 /// The sum of every rank's x, in x's dtype, the accumulator dtype, without a tape: the ranks, a
 /// power of two, are the leaves of a balanced binary tree. It goes on with the tree of a product's
-/// ReductionGroups. The result is replicated. May overwrite x.
+/// ReductionGroups. Without an axis the result is replicated. May overwrite x.
 ZG_API Tensor tree_sum(const Tensor& x, const TreeSum& to);
-/// copy_to_ranks() whose backward collects the gradient in the accumulator dtype, sums it by
-/// tree_sum() and rounds the sum.
-ZG_API Var copy_to_ranks_by_tree(const Var& x, Communicator& ranks);
+/// copy_to_ranks(), or with an axis all_gather(), whose backward collects the gradient in the
+/// accumulator dtype, sums it by tree_sum() and rounds the sum.
+ZG_API Var copy_to_ranks_by_tree(const Var& x, Communicator& ranks, int axis = -1);
 
 /// Concatenates the parts of all ranks along an axis, without a tape.
 ZG_API Tensor gathered(const char* name, const Tensor& slice, int axis, Communicator& ranks);

@@ -205,8 +205,12 @@ struct SplitWeight {
 ZG_API std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
                                       int64_t groups, Activation activation = Activation::none);
 /// The sum over the ranks of x weight^T, plus the bias, rounded once; weight [out, columns]. The
-/// terms meet in the tree of all ranks' groups. `ranks` may be null.
-ZG_API Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicator* ranks);
+/// terms meet in the tree of all ranks' groups. `ranks` may be null. With `sequence` the result is
+/// this rank's slice of the tokens T of x [..., T, columns]. The bias's gradient is summed over the
+/// tokens of each group alone, and the groups meet in a tree: of all groups, with `sequence` of
+/// this rank's (give it a bias of copy_to_ranks() by tree). ShapeError unless they divide T.
+ZG_API Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicator* ranks,
+                     bool sequence = false);
 
 // --- layers ---
 /// y = activation(x fc_weight^T + fc_bias) out_weight^T + out_bias: two linear() in one. It saves
@@ -223,21 +227,29 @@ ZG_API Var gated(const Var& gate, const Var& up, Gate form = Gate::silu);
 /// up_weight [hidden, in], out_weight [out, hidden].
 ZG_API Var gated_feed_forward(const Var& x, const Var& gate_weight, const Var& up_weight,
                               const Var& out_weight, Gate form = Gate::silu);
-ZG_API Var layer_norm(const Var& x, const Var& gamma, const Var& beta, float epsilon = 1e-5f);
+// Norms over the last axis of x. The gradients of gamma and beta are sums over all rows in an order
+// that depends on their number. With `token_blocks`, a power of two, they are sums over so many
+// equal blocks of the tokens T of x [..., T, C], which meet in a balanced tree: the same on one
+// rank as on several that divide blocks and tokens and add their gradients in a tree. ShapeError
+// unless it divides T.
+ZG_API Var layer_norm(const Var& x, const Var& gamma, const Var& beta, float epsilon = 1e-5f,
+                      int64_t token_blocks = 0);
 struct NormedSum {
   Var sum, normed;
 };
 /// sum = x + delta and its layer_norm in one pass over memory.
 ZG_API NormedSum add_layer_norm(const Var& x, const Var& delta, const Var& gamma, const Var& beta,
-                                float epsilon = 1e-5f);
-ZG_API Var rms_norm(const Var& x, const Var& gamma, float epsilon = 1e-5f);
+                                float epsilon = 1e-5f, int64_t token_blocks = 0);
+ZG_API Var rms_norm(const Var& x, const Var& gamma, float epsilon = 1e-5f,
+                    int64_t token_blocks = 0);
 /// sum = add(x, delta) and its norm, in one pass over memory. Values and gradients have the bits of
 /// the two ops: the gradient of sum is rounded before the norm's is added to it, while
 /// add_layer_norm rounds their sum once.
 ZG_API NormedSum layer_norm_of_sum(const Var& x, const Var& delta, const Var& gamma,
-                                   const Var& beta, float epsilon = 1e-5f);
+                                   const Var& beta, float epsilon = 1e-5f,
+                                   int64_t token_blocks = 0);
 ZG_API NormedSum rms_norm_of_sum(const Var& x, const Var& delta, const Var& gamma,
-                                 float epsilon = 1e-5f);
+                                 float epsilon = 1e-5f, int64_t token_blocks = 0);
 /// weight[ids] (+ position[t + first_position]); ids [B, T] i32 | i64, result [B, T, C].
 ZG_API Var embedding(const Tensor& ids, const Var& weight, const Var& position = {},
                      int64_t first_position = 0);

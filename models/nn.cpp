@@ -4,6 +4,7 @@
 
 #include "zerograd/autograd/collective.h"
 #include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/models/nn_parameters.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -138,7 +139,8 @@ Var Linear::operator()(const Var& x) const {
   if (split == Split::out) return products(call, call.parallel.enter(x), {this})[0];
   const Var b = shared(call, bias);
   if (split == Split::in && call.parallel.is_grouped())
-    return split_sum(x, part(call, b), call.parallel.own_groups(), call.parallel.ranks);
+    return split_sum(x, part(call, b), call.parallel.own_groups(), call.parallel.ranks,
+                     call.parallel.sequence);
   if (split == Split::none || call.parallel.size() == 1) return product(call, x, b);
   const Var sum = call.parallel.leave(product(call, x, {}));
   return b ? zg::add(sum, b) : sum;
@@ -189,6 +191,23 @@ Positions::Positions(Module* parent, const std::string& name, const PositionsCon
   weight = &add("weight", {config.positions, config.width}, Init::normal(config.stddev));
 }
 
+namespace {
+
+/// x + rows [T, C], whose gradient is a sum over samples in an order that does not depend on T.
+Var add_rows(const Var& x, const Var& rows) {
+  const Tensor y = zg::add(Var(x.value()), Var(rows.value())).value();
+  return record("add_rows", {x, rows}, y, {}, 0, [](int, const BackwardPass& pass) {
+    const Tensor& dy = pass.gradient_of_output();
+    pass.accumulate(0, dy);
+    if (!pass.needs(1)) return;
+    const Tensor sum = pass.make_gradient(1);
+    kernels::reduce({ReduceOp::sum, dy, sum, 1u << 0, /*columns=*/1}, pass.stream());
+    pass.accumulate(1, sum);
+  });
+}
+
+}  // namespace
+
 Var Positions::operator()(const Var& x, int64_t first_position) const {
   require_parameter("positions", weight);
   const Call call(*this, x);
@@ -196,11 +215,17 @@ Var Positions::operator()(const Var& x, int64_t first_position) const {
   const int64_t tokens = x.shape()[1], first_token = divided ? call.parallel.rank() * tokens : 0;
   const Var rows = shared(call, weight);
   if (call.pass.positions) {
+    if (divided && call.parallel.is_grouped() && rows.needs_gradient())
+      raise<Unsupported>(
+          "positions '{}': packed documents with {} reduction groups and sequence parallelism; "
+          "expected two of the three",
+          name(), call.parallel.groups);
     const Var all = embedding(call.pass.positions, rows);  // [B, T, width] of all tokens
     return zg::add(x, divided ? slice(all, 1, first_token, first_token + tokens) : all);
   }
   const int64_t begin = first_position + first_token;
-  return zg::add(x, slice(rows, 0, begin, begin + tokens));
+  const Var own = slice(rows, 0, begin, begin + tokens);
+  return call.parallel.is_grouped() ? add_rows(x, own) : zg::add(x, own);
 }
 
 Norm::Norm(Module* parent, const std::string& name, const NormConfig& config)
@@ -220,11 +245,11 @@ std::vector<Var> Norm::parameters(const Call& call) const {
   return values;
 }
 
-Var Norm::rms_with(const Var& x, const Var& weights) const {
-  if (kind == NormKind::rms) return rms_norm(x, weights, epsilon);
+Var Norm::rms_with(const Var& x, const Var& weights, int64_t token_blocks) const {
+  if (kind == NormKind::rms) return rms_norm(x, weights, epsilon, token_blocks);
   const DType wide = accumulator(x.dtype());
   const Var gain = zg::add(cast(weights, wide), 1.0);
-  const Var normed = rms_norm(cast(x, wide), gain, epsilon);
+  const Var normed = rms_norm(cast(x, wide), gain, epsilon, token_blocks);
   return cast(normed, x.dtype());
 }
 
@@ -232,17 +257,20 @@ Var Norm::operator()(const Var& x) const {
   require_parameter("norm", weight);
   const Call call(*this, x);
   const std::vector<Var> p = parameters(call);
-  return kind == NormKind::layer ? layer_norm(x, p[0], p[1], epsilon) : rms_with(x, p[0]);
+  const int64_t blocks = call.parallel.token_blocks();
+  return kind == NormKind::layer ? layer_norm(x, p[0], p[1], epsilon, blocks)
+                                 : rms_with(x, p[0], blocks);
 }
 
 NormedSum Norm::add(const Var& x, const Var& delta) const {
   require_parameter("norm", weight);
   const Call call(*this, x);
   const std::vector<Var> p = parameters(call);
-  if (kind == NormKind::layer) return add_layer_norm(x, delta, p[0], p[1], epsilon);
-  if (kind == NormKind::rms) return rms_norm_of_sum(x, delta, p[0], epsilon);
+  const int64_t blocks = call.parallel.token_blocks();
+  if (kind == NormKind::layer) return add_layer_norm(x, delta, p[0], p[1], epsilon, blocks);
+  if (kind == NormKind::rms) return rms_norm_of_sum(x, delta, p[0], epsilon, blocks);
   const Var sum = zg::add(x, delta);
-  return {sum, rms_with(sum, p[0])};
+  return {sum, rms_with(sum, p[0], blocks)};
 }
 
 NormedSum Norm::of_sum(Residual in) const {
@@ -251,7 +279,7 @@ NormedSum Norm::of_sum(Residual in) const {
   require_parameter("norm", weight);
   const Call call(*this, in.x);
   const std::vector<Var> p = parameters(call);
-  return layer_norm_of_sum(in.x, in.delta, p[0], p[1], epsilon);
+  return layer_norm_of_sum(in.x, in.delta, p[0], p[1], epsilon, call.parallel.token_blocks());
 }
 
 // --- feed-forward layers ---

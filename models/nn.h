@@ -205,8 +205,9 @@ struct ZG_API Norm : Module {
   NormedSum add(const Var& x, const Var& delta) const;
   /// The sum and its norm; the bits are those of operator() on Residual::sum().
   NormedSum of_sum(Residual in) const;
-  /// The norm of x with these weights, for NormKind::rms and rms_plus_one.
-  Var rms_with(const Var& x, const Var& weights) const;
+  /// The norm of x with these weights, for NormKind::rms and rms_plus_one. `token_blocks`: as for
+  /// rms_norm().
+  Var rms_with(const Var& x, const Var& weights, int64_t token_blocks = 0) const;
 
  private:
   std::vector<Var> parameters(const Call& call) const;

@@ -169,7 +169,7 @@ Var mean_of_projection(const char* op, const Var& x, const Var& weight, Projecti
   args.x = args.x.view(rows_of(args.x.shape()));
   args.loss = Tensor::empty({args.x.extent(0)}, accumulator(args.x.dtype()), device);
   const Tensor dx = early_gradient(x), dweight = early_gradient(weight);
-  args.dx = dx ? dx.view(args.x.shape()) : dx;
+  args.dx = dx ? dx.view(rows_of(dx.shape())) : dx;
   args.dweight = dweight;
   args.gradient_factor = gradient_factor(args.x.dtype());
   compute(args);

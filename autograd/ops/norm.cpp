@@ -35,38 +35,61 @@ struct RowGradient {
   }
 };
 
+/// The numbers of a norm.
+struct Sums {
+  int64_t token_blocks;
+};
+
+/// The rows of a run of BlockSums.
+struct Run {
+  int64_t begin, end;
+
+  Run(const BlockSums& sums, const Tensor& x, int64_t index) {
+    const int64_t rows = rows_of(x.shape())[0] / sums.count();
+    begin = index * rows;
+    end = begin + rows;
+  }
+  Tensor of(const Tensor& x) const { return x ? x.view(rows_of(x.shape())).slice(begin, end) : x; }
+};
+
 /// saved: normalised rows, gamma, mean, rstd. gamma is input `gamma`, beta the next one. `args` has
 /// the normalised rows x, dsum, rounds_twice and dx.
-void layer_norm_gradients(const BackwardPass& pass, const Tensor& dy, LayerNormBackward args,
-                          int gamma) {
-  const Shape rows = rows_of(args.x.shape());
+void layer_norm_gradients(const BackwardPass& pass, const Tensor& dy, const LayerNormBackward& args,
+                          int gamma, const Sums& n) {
   const InputGradient dgamma(pass, gamma, accumulator(args.x.dtype()));
   const InputGradient dbeta(pass, gamma + 1, accumulator(args.x.dtype()));
-  args.dy = dy.view(rows);
-  args.x = args.x.view(rows);
-  args.gamma = pass.saved(1);
-  args.mean = pass.saved(2);
-  args.rstd = pass.saved(3);
-  args.dsum = view(args.dsum, rows);
-  args.dx = args.dx.view(rows);
-  args.dgamma = dgamma.tensor();
-  args.dbeta = dbeta.tensor();
-  kernels::layer_norm_backward(args, pass.stream());
+  const BlockSums gammas(dgamma.tensor(), args.x.shape(), n.token_blocks);
+  const BlockSums betas(dbeta.tensor(), args.x.shape(), n.token_blocks);
+  const Tensor mean = pass.saved(2), rstd = pass.saved(3), scale = pass.saved(1);
+  for (int64_t i = 0; i < gammas.count(); ++i) {
+    const Run run(gammas, args.x, i);
+    kernels::layer_norm_backward({.dy = run.of(dy),
+                                  .x = run.of(args.x),
+                                  .gamma = scale,
+                                  .mean = mean.slice(run.begin, run.end),
+                                  .rstd = rstd.slice(run.begin, run.end),
+                                  .dsum = run.of(args.dsum),
+                                  .dx = run.of(args.dx),
+                                  .dgamma = gammas.part(i),
+                                  .dbeta = betas.part(i),
+                                  .rounds_twice = args.rounds_twice},
+                                 pass.stream());
+  }
+  gammas.add(pass.stream());
+  betas.add(pass.stream());
   dgamma.accumulate();
   dbeta.accumulate();
 }
 
-struct None {};
-
-void backward_of_layer_norm(const None&, const BackwardPass& pass) {
+void backward_of_layer_norm(const Sums& n, const BackwardPass& pass) {
   const Tensor x = pass.saved(0);
   const RowGradient rows(pass, 0, x);
   layer_norm_gradients(pass, pass.gradient_of_output(),
-                       {.x = x, .dsum = rows.others, .dx = rows.dx, .rounds_twice = true}, 1);
+                       {.x = x, .dsum = rows.others, .dx = rows.dx, .rounds_twice = true}, 1, n);
   pass.accumulate(0, rows.dx);
 }
 
-void backward_of_add_layer_norm(const None&, const BackwardPass& pass) {
+void backward_of_add_layer_norm(const Sums& n, const BackwardPass& pass) {
   const Tensor& dsum = pass.gradient_of_output(0);
   const Tensor& dnormed = pass.gradient_of_output(1);
   Tensor dx = dsum;
@@ -74,26 +97,31 @@ void backward_of_add_layer_norm(const None&, const BackwardPass& pass) {
     const Tensor x = pass.saved(0);
     const InputGradient own(pass, pass.needs(0) ? 0 : 1, x.dtype());
     dx = own ? own.tensor() : empty_like(x);
-    layer_norm_gradients(pass, dnormed, {.x = x, .dsum = dsum, .dx = dx}, 2);
+    layer_norm_gradients(pass, dnormed, {.x = x, .dsum = dsum, .dx = dx}, 2, n);
   }
   pass.accumulate(0, dx);
   pass.accumulate(1, dx);
 }
 
-void backward_of_rms_norm(const None&, const BackwardPass& pass) {
-  const Tensor x = pass.saved(0);
-  const Shape shape = rows_of(x.shape());
+void backward_of_rms_norm(const Sums& n, const BackwardPass& pass) {
+  const Tensor x = pass.saved(0), dy = pass.gradient_of_output(), scale = pass.saved(1),
+               rstd = pass.saved(2);
   const RowGradient rows(pass, 0, x);
   const InputGradient dgamma(pass, 1, accumulator(x.dtype()));
-  kernels::rms_norm_backward({.dy = pass.gradient_of_output().view(shape),
-                              .x = x.view(shape),
-                              .gamma = pass.saved(1),
-                              .rstd = pass.saved(2),
-                              .dsum = view(rows.others, shape),
-                              .dx = rows.dx.view(shape),
-                              .dgamma = dgamma.tensor(),
-                              .rounds_twice = true},
-                             pass.stream());
+  const BlockSums sums(dgamma.tensor(), x.shape(), n.token_blocks);
+  for (int64_t i = 0; i < sums.count(); ++i) {
+    const Run run(sums, x, i);
+    kernels::rms_norm_backward({.dy = run.of(dy),
+                                .x = run.of(x),
+                                .gamma = scale,
+                                .rstd = rstd.slice(run.begin, run.end),
+                                .dsum = run.of(rows.others),
+                                .dx = run.of(rows.dx),
+                                .dgamma = sums.part(i),
+                                .rounds_twice = true},
+                               pass.stream());
+  }
+  sums.add(pass.stream());
   pass.accumulate(0, rows.dx);
   dgamma.accumulate();
 }
@@ -107,11 +135,14 @@ struct Norm {
 };
 
 /// Checks the operands, of which `delta` may be null, and takes memory for the results.
-Norm norm_of(const char* op, const Var& x, const Var* delta, const Var& gamma, const Var& beta) {
+Norm norm_of(const char* op, const Var& x, const Var* delta, const Var& gamma, const Var& beta,
+             int64_t token_blocks) {
   Norm norm{.x = floating_operand(op, "x", x), .gamma = operand(op, "gamma", gamma)};
   if (beta) norm.beta = beta.value();
   check_rank(op, "x", norm.x, 1);
   check_scale(op, "gamma", norm.x, norm.gamma);
+  if (gamma.needs_gradient() || beta.needs_gradient())
+    check_token_blocks(op, norm.x.shape(), token_blocks);
   if (beta) check_scale(op, "beta", norm.x, norm.beta);
   if (delta) {
     norm.delta = operand(op, "delta", *delta);
@@ -125,8 +156,8 @@ Norm norm_of(const char* op, const Var& x, const Var* delta, const Var& gamma, c
 }
 
 Norm run_layer_norm(const char* op, const Var& x, const Var* delta, const Var& gamma,
-                    const Var& beta, float epsilon) {
-  Norm norm = norm_of(op, x, delta, gamma, beta);
+                    const Var& beta, float epsilon, int64_t token_blocks) {
+  Norm norm = norm_of(op, x, delta, gamma, beta, token_blocks);
   norm.mean = per_row(norm.x);
   norm.rstd = per_row(norm.x);
   const Shape rows = rows_of(norm.x.shape());
@@ -143,8 +174,9 @@ Norm run_layer_norm(const char* op, const Var& x, const Var* delta, const Var& g
   return norm;
 }
 
-Norm run_rms_norm(const char* op, const Var& x, const Var* delta, const Var& gamma, float epsilon) {
-  Norm norm = norm_of(op, x, delta, gamma, {});
+Norm run_rms_norm(const char* op, const Var& x, const Var* delta, const Var& gamma, float epsilon,
+                  int64_t token_blocks) {
+  Norm norm = norm_of(op, x, delta, gamma, {}, token_blocks);
   norm.rstd = per_row(norm.x);
   const Shape rows = rows_of(norm.x.shape());
   kernels::rms_norm_forward({.x = norm.x.view(rows),
@@ -158,22 +190,22 @@ Norm run_rms_norm(const char* op, const Var& x, const Var* delta, const Var& gam
   return norm;
 }
 
-Var record_layer_norm(const Var& x, const Var& gamma, const Var& beta, const Norm& norm) {
-  return record(
-      "layer_norm", {x, gamma, beta}, norm.y, {norm.normalised(), norm.gamma, norm.mean, norm.rstd},
-      None{},
-      [](const None& none, const BackwardPass& pass) { backward_of_layer_norm(none, pass); });
+Var record_layer_norm(const Var& x, const Var& gamma, const Var& beta, const Norm& norm,
+                      int64_t token_blocks) {
+  return record("layer_norm", {x, gamma, beta}, norm.y,
+                {norm.normalised(), norm.gamma, norm.mean, norm.rstd}, Sums{token_blocks},
+                [](const Sums& n, const BackwardPass& pass) { backward_of_layer_norm(n, pass); });
 }
 
-Var record_rms_norm(const Var& x, const Var& gamma, const Norm& norm) {
-  return record(
-      "rms_norm", {x, gamma}, norm.y, {norm.normalised(), norm.gamma, norm.rstd}, None{},
-      [](const None& none, const BackwardPass& pass) { backward_of_rms_norm(none, pass); });
+Var record_rms_norm(const Var& x, const Var& gamma, const Norm& norm, int64_t token_blocks) {
+  return record("rms_norm", {x, gamma}, norm.y, {norm.normalised(), norm.gamma, norm.rstd},
+                Sums{token_blocks},
+                [](const Sums& n, const BackwardPass& pass) { backward_of_rms_norm(n, pass); });
 }
 
 /// Records x + delta as add() does.
 Var record_sum(const Var& x, const Var& delta, const Tensor& sum) {
-  return record("add", {x, delta}, sum, {}, None{}, [](const None&, const BackwardPass& pass) {
+  return record("add", {x, delta}, sum, {}, Sums{}, [](const Sums&, const BackwardPass& pass) {
     const Tensor& gradient = pass.gradient_of_output();
     pass.accumulate(0, gradient);
     pass.accumulate(1, gradient);
@@ -182,39 +214,43 @@ Var record_sum(const Var& x, const Var& delta, const Tensor& sum) {
 
 }  // namespace
 
-Var layer_norm(const Var& x, const Var& gamma, const Var& beta, float epsilon) {
-  return record_layer_norm(x, gamma, beta,
-                           run_layer_norm("layer_norm", x, nullptr, gamma, beta, epsilon));
+Var layer_norm(const Var& x, const Var& gamma, const Var& beta, float epsilon,
+               int64_t token_blocks) {
+  const Norm norm = run_layer_norm("layer_norm", x, nullptr, gamma, beta, epsilon, token_blocks);
+  return record_layer_norm(x, gamma, beta, norm, token_blocks);
 }
 
 NormedSum layer_norm_of_sum(const Var& x, const Var& delta, const Var& gamma, const Var& beta,
-                            float epsilon) {
-  const Norm norm = run_layer_norm("layer_norm_of_sum", x, &delta, gamma, beta, epsilon);
+                            float epsilon, int64_t token_blocks) {
+  const Norm norm =
+      run_layer_norm("layer_norm_of_sum", x, &delta, gamma, beta, epsilon, token_blocks);
   const Var sum = record_sum(x, delta, norm.sum);
-  return {sum, record_layer_norm(sum, gamma, beta, norm)};
+  return {sum, record_layer_norm(sum, gamma, beta, norm, token_blocks)};
 }
 
 NormedSum add_layer_norm(const Var& x, const Var& delta, const Var& gamma, const Var& beta,
-                         float epsilon) {
+                         float epsilon, int64_t token_blocks) {
   const char* op = "add_layer_norm";
-  const Norm norm = run_layer_norm(op, x, &delta, gamma, beta, epsilon);
+  const Norm norm = run_layer_norm(op, x, &delta, gamma, beta, epsilon, token_blocks);
   const Var inputs[] = {x, delta, gamma, beta};
   const Tensor outputs[] = {norm.sum, norm.y};
   const Tensor saved[] = {norm.sum, norm.gamma, norm.mean, norm.rstd};
-  const std::vector<Var> results = record(
-      op, inputs, outputs, saved, None{},
-      [](const None& none, const BackwardPass& pass) { backward_of_add_layer_norm(none, pass); });
+  const std::vector<Var> results =
+      record(op, inputs, outputs, saved, Sums{token_blocks},
+             [](const Sums& n, const BackwardPass& pass) { backward_of_add_layer_norm(n, pass); });
   return {results[0], results[1]};
 }
 
-Var rms_norm(const Var& x, const Var& gamma, float epsilon) {
-  return record_rms_norm(x, gamma, run_rms_norm("rms_norm", x, nullptr, gamma, epsilon));
+Var rms_norm(const Var& x, const Var& gamma, float epsilon, int64_t token_blocks) {
+  return record_rms_norm(
+      x, gamma, run_rms_norm("rms_norm", x, nullptr, gamma, epsilon, token_blocks), token_blocks);
 }
 
-NormedSum rms_norm_of_sum(const Var& x, const Var& delta, const Var& gamma, float epsilon) {
-  const Norm norm = run_rms_norm("rms_norm_of_sum", x, &delta, gamma, epsilon);
+NormedSum rms_norm_of_sum(const Var& x, const Var& delta, const Var& gamma, float epsilon,
+                          int64_t token_blocks) {
+  const Norm norm = run_rms_norm("rms_norm_of_sum", x, &delta, gamma, epsilon, token_blocks);
   const Var sum = record_sum(x, delta, norm.sum);
-  return {sum, record_rms_norm(sum, gamma, norm)};
+  return {sum, record_rms_norm(sum, gamma, norm, token_blocks)};
 }
 
 }  // namespace zg

@@ -157,6 +157,41 @@ void InputGradient::accumulate() const {
   pass_.accumulate(input_, taken_);
 }
 
+BlockSums::BlockSums(const Tensor& sum, const Shape& x, int64_t token_blocks)
+    : token_blocks_(token_blocks), count_(1), sum_(sum) {
+  if (token_blocks_ > 0) count_ = x.numel() / std::max<int64_t>(x[-1] * x[-2], 1) * token_blocks_;
+  if (!sum_) return;
+  const Shape shape{count_, sum_.numel()};
+  parts_ = token_blocks_ > 0 ? empty_like(sum_, shape) : sum_.view(shape);
+}
+
+Tensor BlockSums::part(int64_t run) const {
+  return parts_ ? parts_.flat(run * sum_.numel(), sum_.numel()) : Tensor();
+}
+
+void BlockSums::add(Stream& stream) const {
+  if (!sum_ || token_blocks_ == 0) return;
+  const int64_t C = sum_.numel(), row = token_blocks_ * C;
+  const Tensor blocks = empty_like(sum_, {1, row});
+  // In the order of one column: that of more may depend on their number.
+  kernels::reduce({ReduceOp::sum, parts_.view({count_ / token_blocks_, row}), blocks, 1u << 0, 1},
+                  stream);
+  add_in_tree(blocks, token_blocks_, C, stream);
+  copy(blocks.flat(0, C), sum_, stream);
+}
+
+void check_token_blocks(const char* op, const Shape& x, int64_t token_blocks) {
+  if (token_blocks > 0 && (x.rank() < 2 || x[-2] % token_blocks != 0))
+    refuse_shape(op, "x", x, fmt::format("[..., T, C] with {} equal blocks of T", token_blocks));
+}
+
+void add_in_tree(const Tensor& pieces, int64_t count, int64_t n, Stream& stream) {
+  for (int64_t step = 1; step < count; step *= 2)
+    for (int64_t i = 0; i < count; i += 2 * step)
+      kernels::axpby({.x = pieces.flat((i + step) * n, n), .y = pieces.flat(i * n, n), .b = 1.0},
+                     stream);
+}
+
 Tensor scaled(const Tensor& x, double factor, Stream& stream) {
   const Tensor y = empty_like(x);
   kernels::axpby({.x = x, .y = y, .a = factor, .b = 0.0}, stream);

@@ -65,6 +65,30 @@ class InputGradient {
   Tensor taken_, written_;
 };
 
+/// The gradient [C] of a parameter that acts on every row of x [..., T, C], in an order that does
+/// not depend on how many of the tokens T a rank has: a sum over each of `token_blocks` equal
+/// blocks of T, a power of two. The sums of a block of all samples are added; the blocks meet in a
+/// balanced tree. 0: one sum over all rows.
+class BlockSums {
+ public:
+  /// `sum`: the gradient, in the accumulator dtype, or absent.
+  BlockSums(const Tensor& sum, const Shape& x, int64_t token_blocks);
+  int64_t count() const { return count_; }  ///< of equal runs of rows that are summed alone
+  /// [count, C], where the sums of the runs are to be written; absent like `sum`.
+  const Tensor& parts() const { return parts_; }
+  Tensor part(int64_t run) const;  ///< [C]
+  void add(Stream& stream) const;
+
+ private:
+  int64_t token_blocks_, count_;
+  Tensor sum_, parts_;
+};
+/// Throws ShapeError unless x [..., T, C] has so many blocks of tokens, or none are asked for.
+void check_token_blocks(const char* op, const Shape& x, int64_t token_blocks);
+/// Adds `count` pieces of n elements, a power of two, in a balanced tree of neighbours, to the
+/// first.
+void add_in_tree(const Tensor& pieces, int64_t count, int64_t n, Stream& stream);
+
 /// x * factor, for small tensors and seeds.
 Tensor scaled(const Tensor& x, double factor, Stream& stream);
 
@@ -106,7 +130,7 @@ Var reduced_losses(const Var& losses, const Tensor& targets, const CrossEntropyO
 /// Records the mean of a projection's losses. compute() makes the rows' losses and, where an input
 /// needs them, the gradients of their sum in the same pass over the logits; backward only scales
 /// these gradients. `args` has x with any leading axes, weight, flat targets and ignore_index; the
-/// call fills in the rest.
+/// call fills in the rest. With sequence parallelism args.x may be all tokens of this rank's x.
 Var mean_of_projection(const char* op, const Var& x, const Var& weight, ProjectionCrossEntropy args,
                        const std::function<void(const ProjectionCrossEntropy&)>& compute);
 

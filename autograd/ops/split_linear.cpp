@@ -20,24 +20,33 @@ struct SplitLinears {
   Activation activation;
 };
 
-/// The gradients of a weight and of its bias [out]. The order of the bias's sum follows `width`.
-void accumulate_weight(const BackwardPass& pass, int weight, int bias, const Tensor& dy,
-                       const Tensor& x, int64_t width) {
-  if (const InputGradient dweight(pass, weight); dweight) {
-    kernels::matmul({.a = dy,
-                     .b = x,
-                     .c = dweight.tensor(),
-                     .M = dy.extent(1),
-                     .N = x.extent(1),
-                     .K = dy.extent(0),
-                     .transpose_a = true},
-                    pass.stream());
-    dweight.accumulate();
-  }
-  if (const InputGradient dbias(pass, bias); dbias) {
-    kernels::reduce({ReduceOp::sum, dy, dbias.tensor(), 1u << 0, width}, pass.stream());
-    dbias.accumulate();
-  }
+/// The gradient of a weight.
+void accumulate_weight(const BackwardPass& pass, int weight, const Tensor& dy, const Tensor& x) {
+  const InputGradient dweight(pass, weight);
+  if (!dweight) return;
+  kernels::matmul({.a = dy,
+                   .b = x,
+                   .c = dweight.tensor(),
+                   .M = dy.extent(1),
+                   .N = x.extent(1),
+                   .K = dy.extent(0),
+                   .transpose_a = true},
+                  pass.stream());
+  dweight.accumulate();
+}
+
+/// The gradient of a bias [out]. The order of the sum follows `width`, and BlockSums.
+void accumulate_bias(const BackwardPass& pass, int bias, const Tensor& dy, int64_t width,
+                     int64_t token_blocks) {
+  const InputGradient dbias(pass, bias, accumulator(dy.dtype()));
+  if (!dbias) return;
+  const BlockSums sums(dbias.tensor(), dy.shape(), token_blocks);
+  const Shape rows = rows_of(dy.shape()), runs{sums.count(), 1, rows[1]};
+  const Tensor dy_of_runs = dy.view(runs.with(1, rows[0] / std::max<int64_t>(sums.count(), 1)));
+  kernels::reduce({ReduceOp::sum, dy_of_runs, sums.parts().view(runs), 1u << 1, width},
+                  pass.stream());
+  sums.add(pass.stream());
+  dbias.accumulate();
 }
 
 /// Tensors next to each other along an axis; one tensor itself.
@@ -83,26 +92,32 @@ void backward_of_linears(const SplitLinears& n, const BackwardPass& pass) {
                     pass.stream());
     dx.accumulate();
   }
-  for (int i = 0; i < n.count; ++i)
-    accumulate_weight(pass, 1 + i, 1 + n.count + i, gradients[static_cast<size_t>(i)],
-                      pass.needs(1 + i) ? pass.saved(0).view({n.rows, n.in}) : Tensor(),
-                      n.widths[static_cast<size_t>(i)]);
+  for (int i = 0; i < n.count; ++i) {
+    const Tensor& dy = gradients[static_cast<size_t>(i)];
+    accumulate_weight(pass, 1 + i, dy,
+                      pass.needs(1 + i) ? pass.saved(0).view({n.rows, n.in}) : Tensor());
+    accumulate_bias(pass, 1 + n.count + i, dy, n.widths[static_cast<size_t>(i)], 0);
+  }
 }
 
 struct SplitSum {
-  int64_t rows, in, out;
+  int64_t rows, in, out, token_blocks;
+  Communicator* scattered;  ///< the ranks, each of which has a slice of the tokens; null: none
 };
 
 void backward_of_sum(const SplitSum& n, const BackwardPass& pass) {
-  const Tensor dy = pass.gradient_of_output().view({n.rows, n.out});
+  Tensor dy = pass.gradient_of_output();
+  accumulate_bias(pass, 2, dy, n.out, n.token_blocks);
+  if (!pass.needs(0) && !pass.needs(1)) return;
+  if (n.scattered) dy = gathered("split_sum gradient", dy, dy.shape().rank() - 2, *n.scattered);
+  dy = dy.view({n.rows, n.out});
   if (const InputGradient dx(pass, 0); dx) {
     kernels::matmul(
         {.a = dy, .b = pass.saved(1), .c = dx.tensor(), .M = n.rows, .N = n.in, .K = n.out},
         pass.stream());
     dx.accumulate();
   }
-  accumulate_weight(pass, 1, 2, dy, pass.needs(1) ? pass.saved(0).view({n.rows, n.in}) : Tensor(),
-                    n.out);
+  accumulate_weight(pass, 1, dy, pass.needs(1) ? pass.saved(0).view({n.rows, n.in}) : Tensor());
 }
 
 Tensor matrix_of(const char* op, const Tensor& x, const Var& weight) {
@@ -171,13 +186,20 @@ std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
       [](const SplitLinears& of, const BackwardPass& pass) { backward_of_linears(of, pass); });
 }
 
-Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicator* ranks) {
+Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicator* ranks,
+              bool sequence) {
   const char* op = "split_sum";
   const Tensor values = floating_operand(op, "x", x), matrix = matrix_of(op, values, part.weight);
   const Tensor bias = part.bias ? part.bias.value() : Tensor();
   const Shape rows = rows_of(values.shape()), shape = values.shape().with(-1, matrix.extent(0));
-  const SplitSum n{.rows = rows[0], .in = rows[1], .out = matrix.extent(0)};
-  const bool alone = !ranks || ranks->size() == 1;
+  const bool alone = !ranks || ranks->size() == 1, scatters = sequence && !alone;
+  const int64_t all_groups = alone ? groups : groups * ranks->size();
+  if (part.bias.needs_gradient()) check_token_blocks(op, values.shape(), all_groups);
+  const SplitSum n{.rows = rows[0],
+                   .in = rows[1],
+                   .out = matrix.extent(0),
+                   .token_blocks = scatters ? groups : all_groups,
+                   .scattered = scatters ? ranks : nullptr};
   const DType dtype = values.dtype();
   Tensor y = Tensor::empty(shape, alone ? dtype : accumulator(dtype), values.device());
   kernels::matmul({.a = values,
@@ -190,7 +212,12 @@ Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicato
                    .bias = alone ? bias : Tensor(),
                    .groups = {.count = groups, .blocks = {{{n.in, part.extent}}}}},
                   values.device().compute());
-  if (!alone) y = tree_sum(y, {.name = op, .ranks = ranks, .bias = bias, .dtype = dtype});
+  if (!alone)
+    y = tree_sum(y, {.name = op,
+                     .ranks = ranks,
+                     .bias = bias,
+                     .dtype = dtype,
+                     .axis = scatters ? shape.rank() - 2 : -1});
   return record(
       op, {x, part.weight, part.bias}, y,
       {part.weight.needs_gradient() ? values : Tensor(), x.needs_gradient() ? matrix : Tensor()}, n,

@@ -109,11 +109,12 @@ TensorParallel checked(const GPTConfig& config, const GPTPart& part, const LoraC
     raise<ConfigError>(
         "gpt: reduction groups: expected a power of two that {} tensor ranks divide, got {}",
         parallel.size(), groups);
-  if (parallel.is_grouped() && (parallel.sequence || lora.enabled()))
-    raise<Unsupported>("gpt: {} with {} reduction groups; expected one or the other",
-                       parallel.sequence ? "sequence parallelism" : "adapters", groups);
+  if (parallel.is_grouped() && lora.enabled())
+    raise<Unsupported>("gpt: adapters with {} reduction groups; expected one or the other", groups);
   require_divisor("gpt", "heads", config.heads, parallel);
   require_divisor("gpt", "key-value heads", kv_heads_of(config), parallel);
+  if (parallel.is_grouped())
+    require_divisor("gpt", "positions of the block size", config.block_size, parallel);
   if (parallel.sequence && config.block_size % parallel.size() != 0)
     raise<ConfigError>(
         "gpt: sequence parallel: expected a block size that {} tensor ranks divide, got {}",

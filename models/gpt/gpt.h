@@ -53,8 +53,8 @@ class ZG_API GPT {
   /// head tied to them), LayerNorm and biases do not. If `part` is a part of the model, only the
   /// units and slices of that part are added. With `lora` linear layers have adapters, which alone
   /// are trained (models/lora.h). Throws ConfigError when its tensor ranks do not divide the heads
-  /// or, with sequence parallelism, the block size, when a target of `lora` names no layer, and
-  /// when the first stage of a pipeline has no adapter.
+  /// or, with sequence parallelism, the block size, when its reduction groups do not divide both,
+  /// when a target of `lora` names no layer, and when the first stage of a pipeline has no adapter.
   GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part = {},
       const LoraConfig& lora = {});
   ~GPT();

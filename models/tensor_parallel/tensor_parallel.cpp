@@ -16,7 +16,7 @@ Var with_bias(const Var& x, const Var& bias) { return bias ? add(x, bias) : x; }
 
 Var TensorParallel::enter(const Var& x) const {
   if (size() == 1) return x;
-  if (is_grouped()) return copy_to_ranks_by_tree(x, *ranks);
+  if (is_grouped()) return copy_to_ranks_by_tree(x, *ranks, sequence ? token_axis : -1);
   return sequence ? all_gather(x, token_axis, *ranks) : copy_to_ranks(x, *ranks);
 }
 
@@ -27,7 +27,7 @@ Var TensorParallel::leave(const Var& x) const {
 
 std::vector<Var> TensorParallel::shared(std::span<const Var> parameters) const {
   if (size() == 1 || !sequence) return {parameters.begin(), parameters.end()};
-  return copy_to_ranks(parameters, *ranks);
+  return copy_to_ranks(parameters, *ranks, is_grouped());
 }
 
 namespace {

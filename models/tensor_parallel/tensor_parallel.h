@@ -32,6 +32,9 @@ struct ZG_API TensorParallel {
   bool is_grouped() const { return groups > 1; }
   int group_count() const { return groups ? groups : size(); }
   int own_groups() const { return group_count() / size(); }
+  /// Blocks of this rank's tokens over which gradients of parameters that every rank has whole are
+  /// summed alone (layer_norm()): with groups, those of its tokens. 0: none.
+  int token_blocks() const { return !is_grouped() ? 0 : sequence ? own_groups() : groups; }
   /// Items of a split extent that a group has; the last groups may have fewer.
   int64_t group_extent(int64_t extent) const {
     return (extent + group_count() - 1) / group_count();

@@ -52,11 +52,14 @@ class LossOfRank {
   // Ignored targets are mapped to this value, which is never an id.
   static constexpr int64_t ignored = std::numeric_limits<int32_t>::min();
 
-  /// The weight has this rank's rows of the vocabulary.
-  LossOfRank(const ProjectionCrossEntropy& args, int64_t vocabulary, const TensorParallel& parallel)
+  /// The weight has this rank's rows of the vocabulary; x is of so many samples. With groups and
+  /// sequence parallelism dx has this rank's tokens.
+  LossOfRank(const ProjectionCrossEntropy& args, int64_t samples, int64_t vocabulary,
+             const TensorParallel& parallel)
       : args_(args),
         parallel_(parallel),
         stream_(args.x.device().compute()),
+        samples_(samples),
         N_(args.x.extent(0)),
         C_(args.x.extent(1)) {
     // The width of a block, which is the same for all groups because ranks exchange data after
@@ -105,8 +108,11 @@ class LossOfRank {
     const bool narrow = (args_.dx || args_.dweight) && sums != products;
     const Tensor narrow_memory =
         narrow ? Tensor::empty({rows_, width_}, products, args_.x.device()) : Tensor();
-    for (int64_t level = 1; args_.dx && level < own; level *= 2)
-      levels_.push_back(empty_like(args_.dx, {rows_, C_}));
+    const bool meets = args_.dx && parallel_.is_grouped() && parallel_.size() > 1,
+               scatters = meets && parallel_.sequence;
+    dx_ = scatters ? empty_like(args_.dx, args_.x.shape()) : args_.dx;
+    for (int64_t level = 1; dx_ && level < own; level *= 2)
+      levels_.push_back(empty_like(dx_, {rows_, C_}));
     for (int64_t begin = 0; begin < N_; begin += rows_) {
       const Rows rows{begin, std::min(rows_, N_ - begin)};
       const auto logits = [&](int64_t group) {
@@ -118,10 +124,13 @@ class LossOfRank {
         make_gradients(rows, group, logits(group), log_sum,
                        narrow ? narrow_memory.slice(0, rows.count) : logits(group));
     }
-    if (args_.dx && parallel_.is_grouped() && parallel_.size() > 1)
-      copy(tree_sum(args_.dx, {.name = "gradient of the head's input",
-                               .ranks = parallel_.ranks,
-                               .dtype = args_.dx.dtype()}),
+    if (meets)
+      copy(tree_sum(dx_.view({samples_, N_ / std::max<int64_t>(samples_, 1), C_}),
+                    {.name = "gradient of the head's input",
+                     .ranks = parallel_.ranks,
+                     .dtype = dx_.dtype(),
+                     .axis = scatters ? 1 : -1})
+               .view(args_.dx.shape()),
            args_.dx, stream_);
   }
 
@@ -230,7 +239,7 @@ class LossOfRank {
     const Group& group = group_at(index);
     const auto waiting = static_cast<size_t>(std::countr_one(static_cast<uint64_t>(index)));
     const Tensor sum =
-        waiting == levels_.size() ? rows.of(args_.dx) : levels_[waiting].slice(0, rows.count);
+        waiting == levels_.size() ? rows.of(dx_) : levels_[waiting].slice(0, rows.count);
     if (group.columns == 0)
       fill_zero(sum, stream_);
     else
@@ -249,10 +258,11 @@ class LossOfRank {
   const ProjectionCrossEntropy args_;
   const TensorParallel parallel_;
   Stream& stream_;
-  const int64_t N_, C_;
+  const int64_t samples_, N_, C_;
   int64_t width_, rows_;  ///< shape of a block of a group's logits
   std::vector<Group> groups_;
   Tensor is_ignored_;
+  Tensor dx_;                   ///< args_.dx, or the gradient of all tokens
   std::vector<Tensor> levels_;  ///< gradients of x of groups that wait for their neighbours
 };
 
@@ -345,7 +355,9 @@ Var parallel_projection_cross_entropy(const Var& x, const Var& weight, const Ten
   const Tensor matrix = operand(op, "weight", weight);
   // With groups the gradient of x is summed over the ranks before it is scaled.
   const Var whole = parallel.is_grouped() ? x : parallel.enter(x);
-  const Tensor values = floating_operand(op, "x", whole);
+  Tensor values = floating_operand(op, "x", whole);
+  if (parallel.is_grouped() && parallel.sequence && parallel.size() > 1)
+    values = gathered(op, values, 1, *parallel.ranks);
   check_alike(op, "x", values, "weight", matrix);
   if (matrix.extent(1) != values.extent(-1))
     refuse_shape(op, "weight", matrix.shape(), matrix.shape().with(1, values.extent(-1)).str());
@@ -353,7 +365,9 @@ Var parallel_projection_cross_entropy(const Var& x, const Var& weight, const Ten
   return mean_of_projection(
       op, whole, weight,
       {.x = values, .weight = matrix, .targets = wanted, .ignore_index = ignore_index},
-      [&](const ProjectionCrossEntropy& args) { LossOfRank(args, vocabulary, parallel).run(); });
+      [&](const ProjectionCrossEntropy& args) {
+        LossOfRank(args, values.extent(0), vocabulary, parallel).run();
+      });
 }
 
 }  // namespace zg::models

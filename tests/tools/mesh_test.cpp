@@ -9,9 +9,15 @@ namespace zg::testing {
 namespace {
 
 // A step is 8 micro-batches of 2, whoever takes them, of a model of four layers.
-const std::string mesh_run =
-    "train --data sort --steps 4 --train-batch-size 16 --batch-size 2 --score-samples 0 "
-    "--log-interval 0 --threads 1 --lr 3e-3 --n-layer 4 --n-head 4 --n-embd 16 ";
+const std::string mesh_model =
+    "--steps 4 --train-batch-size 16 --batch-size 2 --log-interval 0 --threads 1 --lr 3e-3 "
+    "--n-layer 4 --n-head 4 --n-embd 16 ";
+const std::string mesh_run = "train --data sort --score-samples 0 " + mesh_model;
+/// Its groups divide the block size.
+const std::string grouped_run = "train --data " ZG_CONFIGS
+                                "../../LICENSE --val-fraction 0 --block-size 16 "
+                                "--reduction-groups 4 " +
+                                mesh_model;
 
 struct Share {
   int data, pipeline, tensor;
@@ -90,32 +96,31 @@ TEST_CASE("at an equal number of tensor ranks the other axes change no bit") {
   }
 }
 
-TEST_CASE("with reduction groups tensor ranks change no bit of weights and losses") {
+TEST_CASE("with reduction groups tensor ranks change no bit of weights, losses and norms") {
   for (const char* model : {"--untied ", "--tied --precision bf16 "}) {
-    const std::string grouped = mesh_run + model + "--reduction-groups 4 ";
-    const Curve one = curve_of(grouped);
+    const Curve one = curve_of(grouped_run + model);
     REQUIRE(one.losses.size() == 4);
-    for (const Share& share : std::vector<Share>{{1, 1, 2, ""},
-                                                 {1, 1, 4, "--activation-checkpoint"},
-                                                 {2, 2, 2, "--zero-stage 1"},
-                                                 {1, 2, 4, "--schedule-pipeline gpipe"}}) {
+    for (const Share& share :
+         std::vector<Share>{{1, 1, 2, ""},
+                            {1, 1, 4, "--activation-checkpoint --sequence-parallel"},
+                            {2, 2, 2, "--zero-stage 1 --sequence-parallel"},
+                            {1, 2, 4, "--schedule-pipeline gpipe"}}) {
       INFO("model ", model, ", share ", share.str());
-      const Curve shared = curve_of(grouped + share.str());
-      CHECK(shared.hash == one.hash);
-      CHECK(shared.losses == one.losses);
+      CHECK(curve_of(grouped_run + model + share.str()) == one);
     }
   }
 }
 
 TEST_CASE("a run resumes with the reduction groups of its checkpoint on other tensor ranks") {
   const TemporaryFolder folder;
-  const std::string line = mesh_run;
-  const Curve one = curve_of(line + "--reduction-groups 4");
-  checked(zerograd(line + "--reduction-groups 4 --ranks 4 --tensor-parallel 4 --steps 2 --save " +
+  const Curve one = curve_of(grouped_run);
+  checked(zerograd(grouped_run +
+                   "--ranks 4 --tensor-parallel 4 --sequence-parallel --steps 2 --save " +
                    (folder / "run")));
-  const std::string resumed = line + "--resume " + (folder / "run") + " --ranks 2 ";
-  CHECK(curve_of(resumed + "--tensor-parallel 2").hash == one.hash);
-  const Outcome other = zerograd(resumed + "--tensor-parallel 2 --reduction-groups 2");
+  const std::string resumed =
+      grouped_run + "--resume " + (folder / "run") + " --ranks 2 --tensor-parallel 2 ";
+  CHECK(curve_of(resumed).hash == one.hash);
+  const Outcome other = zerograd(resumed + "--reduction-groups 2");
   CHECK(other.status == 2);
   CHECK(contains(other.error, "run.reduction_groups: expected 4 as in the checkpoint, got 2"));
 }
@@ -125,9 +130,12 @@ TEST_CASE("plan predicts the memory of a mesh's ranks to the byte") {
            {1, 2, 1, "--tied"},
            {2, 2, 2, "--tied --zero-stage 1 --precision bf16"},
            {1, 4, 2, "--untied --schedule-pipeline gpipe --activation-checkpoint"},
-           {2, 1, 2, "--tied --reduction-groups 4 --zero-stage 1 --precision bf16"},
            {1, 2, 2, "--tied --data adder --sequence-parallel --zero-stage 3 --precision bf16"}})
     check_plan_is_run(mesh_run.substr(5) + share.str() + " --steps 2");
+  for (const Share& share : std::vector<Share>{
+           {2, 1, 2, "--tied --zero-stage 1 --precision bf16"},
+           {1, 2, 4, "--untied --sequence-parallel --activation-checkpoint --precision bf16"}})
+    check_plan_is_run(grouped_run.substr(5) + share.str() + " --steps 2");
 }
 
 TEST_CASE("validation losses, samples and scores of a pipeline are the same as on one rank") {

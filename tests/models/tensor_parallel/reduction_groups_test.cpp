@@ -18,7 +18,7 @@ GPTConfig uneven(GPTConfig config) {
   config.width = 24;
   config.vocabulary = 13;
   config.block_size = 8;
-  config.dropout = 0.0f;
+  config.dropout = 0.1f;
   return config;
 }
 
@@ -32,6 +32,7 @@ GPTConfig grouped_llama() {
   config.hidden = 26;
   config.vocabulary = 13;
   config.block_size = 8;
+  config.dropout = 0.1f;
   return config;
 }
 
@@ -41,16 +42,22 @@ std::vector<GPTConfig> grouped_decoders() {
   return {gpt, tied, uneven(tiny_bloom()), grouped_llama()};
 }
 
-Training grouped_training(const GPTConfig& config, const TrainingSetting& setting) {
+Training grouped_training(const GPTConfig& config, const TrainingSetting& setting,
+                          int64_t samples = 3) {
   return trained_on_ranks(setting, [&](ParameterStore& store, const Mesh& mesh) -> LossOfStep {
-    const auto gpt = std::make_shared<GPT>(
-        store, config, GPTPart{.mesh = &mesh, .reduction_groups = setting.groups});
-    return [&config, &setting, gpt](Tape& tape, int step) {
+    const auto gpt = std::make_shared<GPT>(store, config,
+                                           GPTPart{.mesh = &mesh,
+                                                   .sequence_parallel = setting.sequence,
+                                                   .reduction_groups = setting.groups});
+    return [&config, &setting, gpt, samples](Tape& tape, int step) {
       const auto seed = static_cast<uint64_t>(2 * step);
-      const Tensor ids = random_ids(3, config.block_size, config.vocabulary, tape.device(), seed);
-      Tensor targets = random_ids(3, config.block_size, config.vocabulary, tape.device(), seed + 1);
+      const Tensor ids =
+          random_ids(samples, config.block_size, config.vocabulary, tape.device(), seed);
+      Tensor targets =
+          random_ids(samples, config.block_size, config.vocabulary, tape.device(), seed + 1);
       targets.data<int32_t>()[4] = -1;
-      return gpt->loss(tape, ids, targets, {.seed = 5, .step = step, .first_sample = 3 * step},
+      return gpt->loss(tape, ids, targets,
+                       {.seed = 5, .step = step, .first_sample = samples * step},
                        setting.checkpointing);
     };
   });
@@ -71,50 +78,70 @@ void check_same_bits(const Training& a, const Training& b) {
 
 }  // namespace
 
-TEST_CASE("with reduction groups every number of tensor ranks trains with the same bits") {
+TEST_CASE("with reduction groups tensor ranks and sequence parallelism change no bit of training") {
   for_cover(
       [](const GPTConfig& config, DType dtype, bool checkpointing) {
         TrainingSetting setting{
             .dtype = dtype, .checkpointing = checkpointing, .steps = 3, .groups = four_groups};
         const Training whole = grouped_training(config, setting);
         CHECK(whole.losses.back() != whole.losses.front());
-        for (const int ranks : {2, 4}) {
-          INFO(text_of(config), ", ", name_of(dtype), ", checkpointing ", checkpointing, ", ranks ",
-               ranks);
-          setting.ranks = ranks;
-          check_same_bits(grouped_training(config, setting), whole);
-        }
+        for (const int ranks : {2, 4})
+          for (const bool sequence : {false, true}) {
+            INFO(text_of(config), ", ", name_of(dtype), ", checkpointing ", checkpointing,
+                 ", ranks ", ranks, ", sequence ", sequence);
+            setting.ranks = ranks;
+            setting.sequence = sequence;
+            check_same_bits(grouped_training(config, setting), whole);
+          }
       },
       grouped_decoders(), std::vector{DType::f32, DType::bf16}, std::array{false, true});
 }
 
+TEST_CASE("with reduction groups the sums over many samples do not depend on the ranks' tokens") {
+  GPTConfig config = uneven(tiny_config());
+  config.layers = 1;
+  config.width = 128;
+  TrainingSetting setting{.dtype = DType::f64, .steps = 1, .groups = four_groups};
+  const Training whole = grouped_training(config, setting, 140);
+  setting.ranks = 4;
+  for (const bool sequence : {false, true}) {
+    CAPTURE(sequence);
+    setting.sequence = sequence;
+    check_same_bits(grouped_training(config, setting, 140), whole);
+  }
+}
+
 TEST_CASE("with reduction groups the blocks of rows of a long loss do not depend on the ranks") {
   constexpr int64_t vocabulary = 13, rows = 45000, width = 3;
-  const auto on_ranks = [&](int count) {
-    std::vector<double> losses, dx, dweight(vocabulary * width);
+  const auto on_ranks = [&](int count, bool sequence) {
+    std::vector<double> losses, dx(rows * width), dweight(vocabulary * width);
     run_local(count, [&](Communicator& ranks, const Device& device) {
-      const TensorParallel parallel{.ranks = &ranks, .groups = four_groups};
+      const TensorParallel parallel{.ranks = &ranks, .sequence = sequence, .groups = four_groups};
       const auto [begin, own] = rows_of_rank(vocabulary, parallel);
       Tape tape(device);
       const Tensor whole = random_tensor({vocabulary, width}, DType::f32, device, 1);
-      const Var x = tape.variable(random_tensor({1, rows, width}, DType::f32, device, 2));
+      const int64_t tokens = sequence ? rows / count : rows,
+                    first = sequence ? ranks.rank() * tokens : 0;
+      const Tensor all = random_tensor({rows, width}, DType::f32, device, 2);
+      const Var x = tape.variable(all.slice(first, first + tokens).view({1, tokens, width}));
       const Var weight = tape.variable(whole.slice(begin, begin + own));
       const Var loss = parallel_projection_cross_entropy(
           x, weight, random_ids(1, rows, vocabulary, device, 3), vocabulary, parallel);
       tape.backward(loss);
       const std::vector<double> part = tape.gradient(weight).to_doubles();
       std::ranges::copy(part, dweight.begin() + begin * width);
-      if (ranks.rank() > 0) return;
-      losses = {loss.value().item()};
-      dx = tape.gradient(x).to_doubles();
+      if (ranks.rank() > 0 && !sequence) return;
+      std::ranges::copy(tape.gradient(x).to_doubles(), dx.begin() + first * width);
+      if (ranks.rank() == 0) losses = {loss.value().item()};
     });
     return std::tuple(losses, dx, dweight);
   };
-  const auto one = on_ranks(1);
-  for (const int count : {2, 4}) {
-    CAPTURE(count);
-    CHECK((on_ranks(count) == one));
-  }
+  const auto one = on_ranks(1, false);
+  for (const int count : {2, 4})
+    for (const bool sequence : {false, true}) {
+      INFO("count ", count, ", sequence ", sequence);
+      CHECK((on_ranks(count, sequence) == one));
+    }
 }
 
 TEST_CASE("with reduction groups a bias has the same gradient for every number of tensor ranks") {
@@ -148,11 +175,32 @@ TEST_CASE("with reduction groups a bias has the same gradient for every number o
 TEST_CASE("training with reduction groups is close to training without") {
   for (const GPTConfig& config : grouped_decoders()) {
     CAPTURE(text_of(config));
-    check_near(grouped_training(config, {.ranks = 2, .groups = four_groups}),
-               grouped_training(config, {}), 1e-5, 1e-4);
+    const Training plain = grouped_training(config, {});
+    for (const bool sequence : {false, true})
+      check_near(
+          grouped_training(config, {.ranks = 2, .sequence = sequence, .groups = four_groups}),
+          plain, 1e-5, 1e-4);
     check_same_bits(grouped_training(config, {.steps = 3, .groups = 1}),
                     grouped_training(config, {.steps = 3}));
   }
+}
+
+TEST_CASE(
+    "learned positions of packed documents are refused with groups and sequence parallelism") {
+  const GPTConfig config = uneven(tiny_config());
+  CHECK_ERROR(Unsupported,
+              "positions 'transformer.wpe': packed documents with 4 reduction groups and sequence "
+              "parallelism; expected two of the three",
+              run_local(2, [&](Communicator& world, const Device& device) {
+                const Mesh mesh(world, {.tensor = 2});
+                ParameterStore store;
+                const GPT gpt(store, config,
+                              {.mesh = &mesh, .sequence_parallel = true, .reduction_groups = 4});
+                FakeSource source(store, device, DType::f32);
+                Tape tape(device, &source);
+                const Tensor ids = Tensor::zeros({1, 8}, DType::i32, device);
+                gpt.loss(tape, ids, ids, {}, false, {.starts = ids, .positions = ids});
+              }));
 }
 
 TEST_CASE("reduction groups that do not fit the model or the ranks are refused by name") {
@@ -166,6 +214,13 @@ TEST_CASE("reduction groups that do not fit the model or the ranks are refused b
   CHECK_ERROR(ConfigError,
               "gpt: reduction groups: expected a divisor of the 4 key-value heads (1, 2, 4), got 8",
               grouped_training(config, {.groups = 8}));
+  GPTConfig short_of_two = config;
+  short_of_two.block_size = 6;
+  CHECK_ERROR(
+      ConfigError,
+      "gpt: reduction groups: expected a divisor of the 6 positions of the block size (1, 2, "
+      "3, 6), got 4",
+      grouped_training(short_of_two, {.groups = 4}));
   GPTConfig normed = config;
   normed.query_key_norm = true;
   CHECK_ERROR(Unsupported, "attention: a norm of queries and keys with 4 reduction groups",
