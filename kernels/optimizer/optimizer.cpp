@@ -3,7 +3,6 @@
 #include <cmath>
 #include <tuple>
 
-#include "zerograd/kernels/optimizer/square_groups.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/text/format.h"
@@ -193,18 +192,7 @@ void adjust_count(OpCount& count, const SumOfSquares&) { count.kind = KernelClas
 namespace cpu {
 int64_t workspace_bytes(const SumOfSquares&, const Device::Traits&);
 }
-namespace {
-
-/// On HPU: the integers of each work-group.
-int64_t group_bytes(const SumOfSquares& a, const Device::Traits&) {
-  int64_t groups = 0;
-  for (const SumOfSquares::Part& part : a.parts)
-    groups = std::max(groups, hpu::SquareGroups(part.x.numel() / SumOfSquares::granule).groups);
-  return groups * (SumOfSquares::limb_count + 1) * int64_t{sizeof(int64_t)};
-}
-
-}  // namespace
-ZG_KERNEL(SumOfSquares, sum_of_squares, cpu::workspace_bytes, nullptr, group_bytes)
+ZG_KERNEL(SumOfSquares, sum_of_squares, cpu::workspace_bytes)
 
 std::vector<Operand> operands(const GradientScale& a) {
   return {{"limbs", a.limbs}, {"non_finite", a.non_finite}, {"scale", a.scale, Operand::out}};

@@ -166,8 +166,9 @@ struct Clipping {
 
 /// Computes Clipping::factor on the device, from the sum of the squares of all gradients. f64
 /// operations that round correctly: every backend has the bits of the host. The factor is NaN, with
-/// which OptimizerUpdate changes nothing, if a gradient is infinite or NaN, and on CUDA also if an
-/// earlier kernel of the stream found an invalid value, which the next synchronize() will throw.
+/// which OptimizerUpdate changes nothing, if a gradient is infinite or NaN, and on an accelerator
+/// if an earlier kernel of the stream found an invalid value, which the next synchronize() will
+/// throw.
 struct GradientScale {
   Tensor limbs;       ///< [limb_count] i64, as in SumOfSquares
   Tensor non_finite;  ///< [n] i64: counts of gradients that are infinite or NaN

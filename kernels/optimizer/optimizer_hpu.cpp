@@ -1,8 +1,7 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <bit>
 
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/modules.h"
@@ -21,16 +20,17 @@ constexpr const char* kinds[update_kinds] = {"adam", "lion", "momentum", "descen
 
 int64_t address(const Tensor& tensor) { return reinterpret_cast<int64_t>(tensor.raw()); }
 
-/// Calls launch(first, count, counts, ends, groups) for up to 16 of the tensors at a time: their
-/// numbers of elements, and the numbers of work-groups up to the end of each.
-template <class Items, class NumelOf, class Launch>
-void for_many(const Items& items, const NumelOf& numel_of, const Launch& launch) {
+/// Calls launch(first, count, counts, ends, groups) for up to 16 of the tensors at a time: what
+/// count_of(tensor) says, and the numbers of work-groups up to the end of each.
+template <class Items, class CountOf, class Launch>
+void for_many(const Items& items, const CountOf& count_of, int64_t (*groups_of)(int64_t),
+              const Launch& launch) {
   for (size_t first = 0; first < items.size(); first += Long16::size) {
     const size_t count = std::min(items.size() - first, Long16::size);
     Long16 counts, ends;
     int64_t groups = 0;
     for (size_t i = 0; i < Long16::size; ++i) {
-      if (i < count) groups += span_groups(counts.v[i] = numel_of(items[first + i]));
+      if (i < count) groups += groups_of(counts.v[i] = count_of(items[first + i]));
       ends.v[i] = groups;
     }
     launch(first, count, counts, ends, groups);
@@ -46,7 +46,7 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
                                          any.parameter.dtype(), any.gradient.dtype());
   const auto numel_of = [](const OptimizerTensor& t) { return t.parameter.numel(); };
   for_many(
-      a.tensors, numel_of,
+      a.tensors, numel_of, span_groups,
       [&](size_t first, size_t count, const Long16& counts, const Long16& ends, int64_t groups) {
         Long16 gradients, parameters, moments1, moments2, copies, names, firsts;
         Float16 l2, keep, move, shared;
@@ -76,29 +76,36 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
       });
 }
 
-void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
-  for (const SumOfSquares::Part& part : a.parts) {
-    const int64_t granules = part.x.numel() / SumOfSquares::granule;
-    if (granules == 0) continue;
-    const SquareGroups cut(granules);
-    const Code code = module("sum_of_squares", part.x.dtype());
-    launch(stream, code, "squares", {cut.groups}, part.x.raw(), workspace.data, granules);
-    launch(stream, code, "add_squares", {}, workspace.data, part.limbs.raw(), part.non_finite.raw(),
-           cut.groups);
-  }
+void sum_of_squares(const SumOfSquares& a, Workspace, Stream& stream) {
+  if (a.parts.empty()) return;
+  const Code code = module("sum_of_squares", a.parts[0].x.dtype());
+  for_many(
+      a.parts,
+      [](const SumOfSquares::Part& part) { return part.x.numel() / SumOfSquares::granule; },
+      square_groups,
+      [&](size_t first, size_t count, const Long16& granules, const Long16& ends, int64_t groups) {
+        Long16 xs, limbs, non_finite;
+        for (size_t i = 0; i < count; ++i) {
+          const SumOfSquares::Part& part = a.parts[first + i];
+          xs.v[i] = address(part.x);
+          limbs.v[i] = address(part.limbs);
+          non_finite.v[i] = address(part.non_finite);
+        }
+        launch(stream, code, "squares", {groups}, a.parts[0].limbs.raw(), xs, limbs, non_finite,
+               granules, ends);
+      });
 }
 
-// On the host, which waits for the sums: a device need not have f64.
 void gradient_scale(const GradientScale& a, Workspace, Stream& stream) {
-  std::array<int64_t, SumOfSquares::limb_count> limbs = {};
-  std::vector<int64_t> counts(static_cast<size_t>(a.non_finite.numel()));
-  stream.copy(limbs.data(), a.limbs.raw(), sizeof limbs);
-  stream.copy(counts.data(), a.non_finite.raw(), static_cast<size_t>(a.non_finite.bytes()));
-  stream.synchronize();
-  const bool finite = std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; });
-  const double norm = std::sqrt(value_of_limbs(limbs.data())) / a.clipping.divisor();
-  const float scale = finite ? a.clipping.factor(norm) : std::numeric_limits<float>::quiet_NaN();
-  stream.copy(a.scale.raw(), &scale, sizeof scale);
+  const Clipping& clipping = a.clipping;
+  const auto bits = [](double x) { return std::bit_cast<uint64_t>(x); };
+  launch(
+      stream, module("sum_of_squares", DType::f32), "scale_gradients", {}, a.limbs.raw(),
+      a.non_finite.raw(), a.non_finite.numel(), a.scale.raw(),
+      bits(std::max(0.0f, clipping.clip_norm)), bits(clipping.divisor()),
+      Clipping{.micro_batches = clipping.micro_batches, .loss_scale = clipping.loss_scale}.factor(
+          0.0),
+      fault_place(stream));
 }
 
 void fold_gradient(const FoldGradient& a, Workspace, Stream& stream) {
@@ -108,7 +115,7 @@ void fold_gradient(const FoldGradient& a, Workspace, Stream& stream) {
     kernel += std::string("_") + word("fold_gradient", dtype, {DType::f32, DType::bf16});
   const auto numel_of = [](const FoldGradient::Part& part) { return part.leaf.numel(); };
   for_many(
-      a.parts, numel_of,
+      a.parts, numel_of, span_groups,
       [&](size_t first, size_t count, const Long16& counts, const Long16& ends, int64_t groups) {
         Long16 leaves, sums;
         uint32_t firsts = 0;  // a bit for each

@@ -66,6 +66,8 @@ TEST_CASE("a plan for hpu counts the launches and waits of a step of GPT-2 124M"
   CHECK(launches(micro_batch, "attention_backward") == 2 * 12);
   CHECK(launches(micro_batch, "fold_gradient") <= 20);
   CHECK(launches(step, "optimizer_update") == 2);  // 27 tensors, 16 at a time
+  CHECK(launches(step, "sum_of_squares") == 10);   // 149 tensors
+  CHECK(step["host_waits"] == 1);                  // at its end
 }
 
 TEST_CASE("count_launches is refused on a device of hpu, where nothing counts") {

@@ -161,7 +161,7 @@ bool device_decides(std::span<const Storage> storages, const Optimizers& optimiz
   const auto waits = [](const Optimizers::Entry& entry) {
     return !entry.optimizer->is_fused() || entry.optimizer->needs_whole();
   };
-  return device.traits().backend == Device::Type::cuda && !mesh &&
+  return device.traits().backend != Device::Type::cpu && !mesh &&
          std::none_of(optimizers.all().begin(), optimizers.all().end(), waits) &&
          std::none_of(storages.begin(), storages.end(), leaves_stream);
 }

@@ -57,7 +57,7 @@ GradientSummary summarise(const GradientSums& sums, const ParameterStore& store,
 
 /// Whether a step needs no wait of the host between gradients and update: a kernel computes the
 /// clip factor from the sums, and the update reads it from the device's memory. Otherwise the host
-/// decides: on CPU and HPU; if it updates states or streams them; over a mesh, where parts of the
+/// decides: on CPU; if it updates states or streams them; over a mesh, where parts of the
 /// model have sums of different parameters; and for optimizers that need whole parameters or are
 /// not fused.
 bool device_decides(std::span<const Storage> storages, const Optimizers& optimizers,

@@ -72,16 +72,23 @@ struct ScaledUpdate {
 TEST_SUITE_BEGIN("every device");
 
 TEST_CASE("gradient_scale gives the bits of the factor that the host computes of the norm") {
+  // The last ones have factors that are subnormal, or so small that they become 0.
   const Clipping clippings[] = {{},
+                                {.clip_norm = -1.0f},
                                 {.micro_batches = 3, .clip_norm = 1.0f},
+                                {.micro_batches = 7, .clip_norm = 0.37f, .loss_scale = 3.0},
                                 {.micro_batches = 8, .clip_norm = 0.1f, .loss_scale = 65536.0},
-                                {.micro_batches = 1, .clip_norm = 1e30f}};
-  std::vector<std::vector<float>> gradients = {std::vector<float>(16), {}, {}, {}};
-  for (const uint64_t seed : {1, 2, 3})
+                                {.micro_batches = 1, .clip_norm = 1e30f},
+                                {.micro_batches = 5, .clip_norm = 3e-40f},
+                                {.micro_batches = 3, .clip_norm = 1e-12f}};
+  constexpr size_t seeds = 24;
+  std::vector<std::vector<float>> gradients(seeds, std::vector<float>(16));
+  const float sizes[] = {1.0f, 1e-25f, 1e30f, 1e-3f};
+  for (size_t seed = 1; seed < seeds; ++seed) {
     gradients[seed] =
         random_tensor({160}, DType::f32, Device::cpu(), seed, -1.0, 1.0).to_host<float>();
-  for (float& x : gradients[2]) x *= 1e-25f;
-  for (float& x : gradients[3]) x *= 1e30f;
+    for (float& x : gradients[seed]) x *= sizes[seed % 4];
+  }
   for (const Device& device : devices_at_every_level())
     for (const Clipping& clipping : clippings)
       for (const std::vector<float>& x : gradients) {

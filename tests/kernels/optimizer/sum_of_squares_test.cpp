@@ -219,10 +219,12 @@ TEST_CASE("sum_of_squares gives each of many parts the limbs that it has alone")
       const int64_t begin = i == parts - 1 ? 1 : 0;
       values.insert(values.begin(), static_cast<size_t>(begin), 7.0f);
       const Tensor x = Tensor::from(values, {begin + n}, device).flat(begin, n);
-      expected.push_back(sum_of(x));
+      const bool each = i % 7 == 3;
+      expected.push_back(sum_of(x, each));
       all.parts.push_back({.x = x,
                            .limbs = limbs.flat(i * limb_count, limb_count),
-                           .non_finite = non_finite.flat(i, 1)});
+                           .non_finite = non_finite.flat(i, 1),
+                           .each = each});
     }
     kernels::sum_of_squares(all, device.compute());
     const std::vector<int64_t> sums = limbs.to_host<int64_t>();
@@ -279,15 +281,23 @@ TEST_CASE("sum_of_squares of f64 clamps above 2^520 and drops below 2^-520") {
   CHECK(sum_of_granules(std::vector<double>{INFINITY, 1.0}, device).non_finite == 1);
 }
 
-TEST_CASE("sum_of_squares adds to the limbs that it is given") {
-  const Device device = Device::cpu();
-  const SumOfSquares::Part a{.x = Tensor::full({16}, 2.0, DType::f32, device),
-                             .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device),
-                             .non_finite = Tensor::full({1}, 5, DType::i64, device)};
-  kernels::sum_of_squares({.parts = {a}}, device.compute());
-  kernels::sum_of_squares({.parts = {a}}, device.compute());
-  CHECK(value_of_limbs(a.limbs.data<int64_t>()) == 128.0);
-  CHECK(a.non_finite.item() == 5.0);
+TEST_CASE("sum_of_squares adds to the limbs that it is given, from all parts that share them" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t given = 0xffffffff;  // a carry of 32 bits for every limb that grows
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    const Tensor x = random_tensor({granule * 700}, DType::f32, device, 5);
+    const SumOfSquares::Part a{
+        .x = x,
+        .limbs = Tensor::full({SumOfSquares::limb_count}, static_cast<double>(given), DType::i64,
+                              device),
+        .non_finite = Tensor::full({1}, 5, DType::i64, device)};
+    kernels::sum_of_squares({.parts = std::vector(20, a)}, device.compute());
+    std::vector<int64_t> expected = sum_of(x).limbs;
+    for (int64_t& limb : expected) limb = given + 20 * limb;
+    CHECK(a.limbs.to_host<int64_t>() == expected);
+    CHECK(a.non_finite.item() == 5.0);
+  }
 }
 
 TEST_CASE("sum_of_squares refuses tensors of wrong shape or dtype") {
@@ -318,7 +328,7 @@ TEST_CASE("a work-group of hpu has no more granules than its counters hold") {
   // 13 bits of a digit in 32: 2^19 of them.
   for (int64_t numel = granule; numel <= int64_t{1} << 50; numel *= 4) {
     CAPTURE(numel);
-    const int64_t granules = numel / granule, groups = hpu::SquareGroups(granules).groups;
+    const int64_t granules = numel / granule, groups = hpu::square_groups(granules);
     CHECK((granules + groups - 1) / groups <= int64_t{1} << 19);
   }
 }
