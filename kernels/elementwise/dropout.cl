@@ -25,8 +25,8 @@ element_kernel void dropout(__global const real* x, __global const real* residua
       counter.s0 = (uint)(whole_index(begin + 4, first, row, whole_row) / 4);
       words.hi = philox(counter, seed);
     } else {
-#pragma unroll 1  // unrolled, Philox would be 8 times as much code
-      for (int m = 0; m < SPAN; ++m) {
+      // Not unrolled: Philox would be 8 times as much code. SPIR-V does not keep "unroll 1".
+      for (int m = 0; m < max(SPAN, (int)-row); ++m) {
         const long index = whole_index(begin + m, first, row, whole_row);
         counter.s0 = (uint)(index / 4);
         const uint word = word_of(philox(counter, seed), index);

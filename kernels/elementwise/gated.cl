@@ -4,7 +4,7 @@
 
 /// sigmoid(x), from exp(-|x|), which cannot overflow.
 static inline float gate_open(float x) {
-  const float e = exp(-fabs(x)), large = 1.0f / (1.0f + e);
+  const float e = exp(-fabs(x)), large = native_recip(1.0f + e);
   return x < 0.0f ? e * large : large;
 }
 static inline float silu(float x) { return x * gate_open(x); }

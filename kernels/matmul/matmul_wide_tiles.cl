@@ -145,20 +145,39 @@ force_inline uint rounded(float sum) {
   return isnan(sum) ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1);
 }
 
-/// Stores the sums of a row of tiles, plus the bias of the lane's columns.
-force_inline void store_strip(__global bf16* to, long row_stride, const float8* sums,
-                              const float* bias, bool odd) {
-  for (int m = 0; m < TILE_ROWS; ++m, to += row_stride)
+force_inline uint rounded_pair(float first, float second) {
+  return rounded(first) >> 16 | (rounded(second) & 0xffff0000);
+}
+
+force_inline void store_word(__global bf16* to, uint word, bool odd) {
+  if (odd) {
+    to[0] = (bf16)word;
+    to[1] = (bf16)(word >> 16);
+  } else {
+    *(__global uint*)to = word;
+  }
+}
+
+/// Stores the sums of a row of tiles, plus the bias of the lane's columns, at `at` elements behind
+/// c; with `has_gelu` their GELU, and the sums in pre_activation, unless it is null.
+force_inline void store_strip(__global bf16* c, __global bf16* pre_activation, long at,
+                              long row_stride, const float8* sums, const float* bias, bool has_gelu,
+                              bool odd) {
+  for (int m = 0; m < TILE_ROWS; ++m, at += row_stride)
     for (int j = 0; j < SIDE; j += 2) {
-      const uint word = rounded(sums[j][m] + bias[j]) >> 16 |
-                        (rounded(sums[j + 1][m] + bias[j + 1]) & 0xffff0000);
-      if (odd) {
-        to[j * TILE_COLUMNS] = (bf16)word;
-        to[j * TILE_COLUMNS + 1] = (bf16)(word >> 16);
-      } else {
-        *(__global uint*)(to + j * TILE_COLUMNS) = word;
+      uint word = rounded_pair(sums[j][m] + bias[j], sums[j + 1][m] + bias[j + 1]);
+      if (has_gelu) {
+        if (pre_activation) store_word(pre_activation + at + j * TILE_COLUMNS, word, odd);
+        word =
+            rounded_pair(gelu_tanh(as_float(word << 16)), gelu_tanh(as_float(word & 0xffff0000)));
       }
+      store_word(c + at + j * TILE_COLUMNS, word, odd);
     }
+}
+
+force_inline void next_strip(float8 sums[SIDE][SIDE]) {
+  for (int i = 1; i < SIDE; ++i)
+    for (int j = 0; j < SIDE; ++j) sums[i - 1][j] = sums[i][j];
 }
 
 #define COLUMN_OF(j) ((j) / 2 * TWO_TILES + 2 * (int)get_sub_group_local_id() + (j) % 2)
@@ -216,17 +235,27 @@ force_inline void product(__local uint* panels, bool a_along_k, bool b_along_k, 
 
   const long first_row = row + group / SIDE * (SIDE * TILE_ROWS),
              first_column = column + group % SIDE * (SIDE * TILE_COLUMNS);
-  if (!flags && !pre_activation) {  // tiles that overlap store the same bits
+  // Tiles that overlap store the same bits.
+  const bool has_gelu = flags == GELU_TANH;
+  if (has_gelu || (!flags && !pre_activation)) {
     float lane_bias[SIDE];
     for (int j = 0; j < SIDE; ++j)
       lane_bias[j] = bias ? widened(bias[first_column + COLUMN_OF(j)]) : 0.0f;
-    __global bf16* to = (__global bf16*)c + (long)get_group_id(2) * extents.s4 +
-                        first_row * extents.s3 + first_column + COLUMN_OF(0);
+    long at =
+        (long)get_group_id(2) * extents.s4 + first_row * extents.s3 + first_column + COLUMN_OF(0);
     const long strip = TILE_ROWS * extents.s3;
-    store_strip(to, extents.s3, sums[0], lane_bias, odd);
-    store_strip(to + strip, extents.s3, sums[1], lane_bias, odd);
-    store_strip(to + 2 * strip, extents.s3, sums[2], lane_bias, odd);
-    store_strip(to + 3 * strip, extents.s3, sums[3], lane_bias, odd);
+    if (has_gelu) {
+      // Not unrolled: SPIR-V does not keep "unroll 1", and a loop of a constant length is unrolled.
+      for (int i = 0; i < max(SIDE, -flags); ++i, at += strip) {
+        store_strip(c, pre_activation, at, extents.s3, sums[0], lane_bias, true, odd);
+        next_strip(sums);
+      }
+      return;
+    }
+    store_strip(c, 0, at, extents.s3, sums[0], lane_bias, false, odd);
+    store_strip(c, 0, at + strip, extents.s3, sums[1], lane_bias, false, odd);
+    store_strip(c, 0, at + 2 * strip, extents.s3, sums[2], lane_bias, false, odd);
+    store_strip(c, 0, at + 3 * strip, extents.s3, sums[3], lane_bias, false, odd);
     return;
   }
   __local float* const strip = (__local float*)panels + group * (SIDE * TILE_ROWS * TILE_COLUMNS);
@@ -243,8 +272,7 @@ force_inline void product(__local uint* panels, bool a_along_k, bool b_along_k, 
                  n = first_column + at % (SIDE * TILE_COLUMNS);
       if (m >= own_row && n >= own_column) finish(result_arguments, strip[at], m, n);
     }
-    for (int next = 1; next < SIDE; ++next)
-      for (int j = 0; j < SIDE; ++j) sums[next - 1][j] = sums[next][j];
+    next_strip(sums);
   }
 }
 

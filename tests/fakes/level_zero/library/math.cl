@@ -19,6 +19,7 @@
 
 ZG_FLOAT_1(exp, __builtin_expf(x))
 ZG_FLOAT_1(native_exp2, __builtin_exp2f(x))
+ZG_FLOAT_1(native_recip, 1.0f / x)
 ZG_FLOAT_1(expm1, __builtin_expm1f(x))
 ZG_FLOAT_1(log, __builtin_logf(x))
 ZG_FLOAT_1(log1p, __builtin_log1pf(x))
