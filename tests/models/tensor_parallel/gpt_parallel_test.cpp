@@ -247,10 +247,11 @@ TEST_CASE("tensor parallel ranks give the whole model's logits and generate the 
 namespace {
 
 Account account_of_a_step(Communicator& world, const Device& device, bool sequence,
-                          bool checkpointing) {
+                          bool checkpointing, int groups) {
   const Mesh mesh(world, {.tensor = world.size()});
   ParameterStore store;
-  const GPT gpt(store, shared_bloom(), {.mesh = &mesh, .sequence_parallel = sequence});
+  const GPT gpt(store, shared_bloom(),
+                {.mesh = &mesh, .sequence_parallel = sequence, .reduction_groups = groups});
   Values source(store, normal_weights(store, 0.1f), device, {.compute = DType::bf16});
   const Tensor ids = Tensor::full({3, 8}, 12, DType::i32, device);
   Tape tape(device, &source);
@@ -263,18 +264,20 @@ Account account_of_a_step(Communicator& world, const Device& device, bool sequen
 TEST_CASE("a step of tensor ranks on a meta device counts the memory and messages of a real one") {
   for (int count : {2, 4})
     for (bool sequence : {false, true})
-      for (bool checkpointing : {false, true}) {
-        INFO("count ", count, ", sequence ", sequence, ", checkpointing ", checkpointing);
-        check_account_on_meta(count, [&](Communicator& world, const Device& device) {
-          return account_of_a_step(world, device, sequence, checkpointing);
-        });
-      }
+      for (bool checkpointing : {false, true})
+        for (int groups : {0, 4}) {
+          INFO("count ", count, ", sequence ", sequence, ", checkpointing ", checkpointing,
+               ", groups ", groups);
+          check_account_on_meta(count, [&](Communicator& world, const Device& device) {
+            return account_of_a_step(world, device, sequence, checkpointing, groups);
+          });
+        }
 }
 
 namespace {
 
 /// Bytes that a loss keeps for backward on one of `count` ranks.
-int64_t kept_for_backward(int64_t layers, int count, bool sequence) {
+int64_t kept_for_backward(int64_t layers, int count, bool sequence, int groups) {
   GPTConfig config = shared_bloom();
   config.layers = layers;
   config.heads = 4;
@@ -284,7 +287,8 @@ int64_t kept_for_backward(int64_t layers, int count, bool sequence) {
   const auto world = counting_communicator(0, count);
   const Mesh mesh(*world, {.tensor = count});
   ParameterStore store;
-  const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = sequence});
+  const GPT gpt(store, config,
+                {.mesh = &mesh, .sequence_parallel = sequence, .reduction_groups = groups});
   Values source(store, normal_weights(store, 0.1f), device, {.compute = DType::bf16});
   const Tensor ids = Tensor::full({2, 256}, 1, DType::i32, device);
   Tape tape(device, &source);
@@ -296,14 +300,17 @@ int64_t kept_for_backward(int64_t layers, int count, bool sequence) {
 }  // namespace
 
 TEST_CASE("sequence parallel ranks divide evenly all bytes that a layer keeps for backward") {
-  const auto of_a_layer = [](int count, bool sequence) {
-    return kept_for_backward(3, count, sequence) - kept_for_backward(2, count, sequence);
-  };
-  const int64_t whole = of_a_layer(1, false);
-  for (int count : {2, 4}) {
-    CAPTURE(count);
-    CHECK(of_a_layer(count, true) * count == whole);
-    CHECK(of_a_layer(count, false) * count > whole);
+  for (int groups : {0, 4}) {
+    const auto of_a_layer = [&](int count, bool sequence) {
+      return kept_for_backward(3, count, sequence, groups) -
+             kept_for_backward(2, count, sequence, groups);
+    };
+    const int64_t whole = of_a_layer(1, false);
+    for (int count : {2, 4}) {
+      INFO("count ", count, ", groups ", groups);
+      CHECK(of_a_layer(count, true) * count == whole);
+      CHECK(of_a_layer(count, false) * count > whole);
+    }
   }
 }
 
