@@ -303,6 +303,11 @@ int print_caps(const Run& run, const RankMemory& memory, const RankMemory* large
 void check_predictable(const Run& run, const Peaks& peaks) {
   const bool of_gpu = peaks.multiprocessors > 0;
   const Device::Type type = run.options.device_flags.type;
+  if (type == Device::Type::hpu)
+    raise<ConfigError>(
+        "--peaks: the time of a step is predicted for CPUs and NVIDIA GPUs; expected --device cpu "
+        "or "
+        "cuda, got hpu; try --kernels alone");
   if (of_gpu != (type != Device::Type::cpu))
     raise<ConfigError>(
         "--peaks: '{}' has the rates of a {}; expected those of --device {}; try another file of "

@@ -325,7 +325,7 @@ Fields output_fields() {
                                     "memory of all ranks in bytes; plan writes the same JSON")},
       {ZG_AT(kernels),
        path_row({"--kernels"}, "F", PathUse::writes,
-                "cpu, cuda: JSON of each kernel's launches, bytes and operations on rank 0 in\n"
+                "JSON of each kernel's launches, bytes and operations on rank 0 in\n"
                 "the second step: per_micro_batch (its last micro-batch) and per_step")},
       {ZG_AT(dump_gradients), gradients_row()},
       {ZG_AT(progress), choice_row({"--progress"}, {"auto", "on", "off"},

@@ -281,8 +281,8 @@ std::vector<std::string> check_resumed(const RunSpec& saved, const RunSpec& now)
           value.dump(), other.dump());
     if (field.rule == Resume::must_equal && !(name == "model.block_size" && any_length))
       throw ConfigError("--resume: " + name + ": expected " + value.dump() +
-                        " as in the checkpoint, got " + other.dump() +
-                        "; try without flags that change the model");
+                        " as in the checkpoint, got " + other.dump() + "; try without " +
+                        (row->flag.names.empty() ? "flags that change the model" : row->name()));
     changes.push_back(name + ": " + value.dump() + " in the checkpoint, " + other.dump() + " now");
   }
   const std::string contents = change_of(saved.contents, now.contents, now.data.source);
