@@ -102,6 +102,32 @@ Var adapter_product(const Linear& layer, const Call& call, const Var& x) {
   return linear(scaled, b);
 }
 
+/// The adapter's output, in the form between split layers for Split::in, where sums are those of
+/// reduction groups. x is what the layer's operator() takes. Every rank has the tensors with `rank`
+/// features and all tokens, so gradients of the matrix that it has whole are whole, too.
+Var adapter_of_groups(const Linear& layer, const Call& call, const Var& x) {
+  constexpr int tokens = 1;
+  const TensorParallel& parallel = call.parallel;
+  const bool sequence = parallel.sequence && parallel.size() > 1;
+  const Var a = call.tape.parameter(*layer.lora_a), b = call.tape.parameter(*layer.lora_b);
+  const float dropout = call.pass.lora_dropout;
+  SplitWeight part{.extent = parallel.group_extent(layer.divided), .blocks = layer.blocks};
+  if (layer.split == Split::in) {
+    part.weight = a;
+    const Var kept =
+        zg::dropout(x, dropout, key_of_columns(call, layer.lora_site, x, *layer.lora_a));
+    const Var low = split_sum(kept, part, parallel.own_groups(), parallel.ranks);
+    const Var y = linear(mul(low, layer.lora_scale), b);
+    return sequence ? part_of_rank(y, tokens, *parallel.ranks) : y;
+  }
+  part.weight = b;
+  const Var whole = sequence ? join_parts(x, tokens, *parallel.ranks) : x;
+  const Var low = linear(zg::dropout(whole, dropout, call.key(layer.lora_site)), a);
+  Var scaled = mul(low, layer.lora_scale);
+  if (parallel.size() > 1) scaled = copy_to_ranks_by_tree(scaled, *parallel.ranks);
+  return split_linears(scaled, {&part, 1}, parallel.own_groups())[0];
+}
+
 }  // namespace
 
 Var Linear::product(const Call& call, const Var& x, const Var& shift) const {
@@ -121,6 +147,7 @@ SplitWeight Linear::part(const Call& call, const Var& shift) const {
 
 std::vector<Var> products(const Call& call, const Var& x,
                           std::initializer_list<const Linear*> layers) {
+  const Var whole = call.parallel.enter(x);
   std::vector<SplitWeight> parts;
   std::vector<Var> results;
   for (const Linear* layer : layers) {
@@ -128,19 +155,26 @@ std::vector<Var> products(const Call& call, const Var& x,
     if (call.parallel.is_grouped())
       parts.push_back(layer->part(call, shift));
     else
-      results.push_back(layer->product(call, x, shift));
+      results.push_back(layer->product(call, whole, shift));
   }
-  return parts.empty() ? results : split_linears(x, parts, call.parallel.own_groups());
+  if (parts.empty()) return results;
+  results = split_linears(whole, parts, call.parallel.own_groups());
+  for (size_t i = 0; call.pass.adapters && i < results.size(); ++i)
+    if (const Linear& layer = *layers.begin()[i]; layer.lora_a)
+      results[i] = zg::add(results[i], adapter_of_groups(layer, call, x));
+  return results;
 }
 
 Var Linear::operator()(const Var& x) const {
   require_parameter("linear", weight);
   const Call call(*this, x);
-  if (split == Split::out) return products(call, call.parallel.enter(x), {this})[0];
+  if (split == Split::out) return products(call, x, {this})[0];
   const Var b = shared(call, bias);
-  if (split == Split::in && call.parallel.is_grouped())
-    return split_sum(x, part(call, b), call.parallel.own_groups(), call.parallel.ranks,
-                     call.parallel.sequence);
+  if (split == Split::in && call.parallel.is_grouped()) {
+    const Var y = split_sum(x, part(call, b), call.parallel.own_groups(), call.parallel.ranks,
+                            call.parallel.sequence);
+    return lora_a && call.pass.adapters ? zg::add(y, adapter_of_groups(*this, call, x)) : y;
+  }
   if (split == Split::none || call.parallel.size() == 1) return product(call, x, b);
   const Var sum = call.parallel.leave(product(call, x, {}));
   return b ? zg::add(sum, b) : sum;
@@ -343,9 +377,8 @@ Var Mlp::operator()(const Var& x) const {
         activation_dropout);
   const auto form =
       static_cast<Gate>(static_cast<int>(kind_) - static_cast<int>(MlpKind::gated_silu));
-  const Var whole = call.parallel.enter(x);
   if (!gate_.weight) {
-    const Var both = products(call, whole, {&up_})[0];
+    const Var both = products(call, x, {&up_})[0];
     const int64_t axis = both.shape().rank() - 1, hidden = both.shape()[-1] / 2;
     const Var gates = slice(both, static_cast<int>(axis), 0, hidden);
     const Var ups = slice(both, static_cast<int>(axis), hidden, 2 * hidden);
@@ -353,10 +386,10 @@ Var Mlp::operator()(const Var& x) const {
   }
   const Var gate = call.tape.parameter(*gate_.weight);
   if (has_adapter || call.parallel.is_grouped()) {
-    const std::vector<Var> both = products(call, whole, {&gate_, &up_});
+    const std::vector<Var> both = products(call, x, {&gate_, &up_});
     return drop_(down_(gated(both[0], both[1], form)));
   }
-  const Var out = gated_feed_forward(whole, gate, up, down, form);
+  const Var out = gated_feed_forward(call.parallel.enter(x), gate, up, down, form);
   return drop_(call.parallel.leave(out));
 }
 

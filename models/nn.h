@@ -122,7 +122,7 @@ struct ZG_API Linear : Module {
   /// The weight as an operand of split_linears() and split_sum(), with reduction groups.
   SplitWeight part(const Call& call, const Var& shift) const;
 };
-/// Layers with Split::out and one x, which is as after TensorParallel::enter().
+/// Layers with Split::out and one x, which enters them once.
 ZG_API std::vector<Var> products(const Call& call, const Var& x,
                                  std::initializer_list<const Linear*> layers);
 

@@ -195,18 +195,13 @@ AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel)
   if (config.fused && is_grouped && !(config.rope && *config.fused == QKVOrder::by_part))
     raise<ConfigError>("attention: fused: expected as many key-value heads as heads, {}, got {}",
                        config.heads, config.kv_heads);
-  if (parallel.size() > 1 && ((config.fused && is_grouped) || config.wide_query_key_norm))
+  if (parallel.group_count() > 1 && ((config.fused && is_grouped) || config.wide_query_key_norm))
     raise<Unsupported>(
-        "attention: {} with {} tensor ranks; expected one: {}",
+        "attention: {} with {} {}; expected one: {}",
         config.fused ? "one matrix for grouped queries, keys and values"
                      : "a norm of all heads' queries and keys",
-        parallel.size(),
+        parallel.group_count(), parallel.groups ? "reduction groups" : "tensor ranks",
         config.fused ? "its parts have different sizes" : "the norm reads every rank's heads");
-  if (parallel.is_grouped() && ((config.fused && is_grouped) || config.query_key_norm))
-    raise<Unsupported>("attention: {} with {} reduction groups; expected none",
-                       config.fused ? "one matrix for grouped queries, keys and values"
-                                    : "a norm of queries and keys",
-                       parallel.groups);
   if (config.fused && config.query_key_norm)
     throw ConfigError(
         "attention: fused: set together with query_key_norm; expected separate matrices for "
@@ -317,18 +312,16 @@ Attention::Heads Attention::project(const Call& call, const Var& x, const Memory
     if (config_.rope) split_fused(result, call);
     return result;
   }
-  // The three products have the same input: gather it from the tensor ranks once.
-  const Var whole = call.parallel.enter(x);
   std::vector<Var> all;
   if (memory) {
-    all = products(call, whole, {&q_});
+    all = products(call, x, {&q_});
     all.resize(3);
     if (source) {
-      const std::vector<Var> both = products(call, call.parallel.enter(source), {&k_, &v_});
+      const std::vector<Var> both = products(call, source, {&k_, &v_});
       std::ranges::copy(both, all.begin() + 1);
     }
   } else {
-    all = products(call, whole, {&q_, &k_, &v_});
+    all = products(call, x, {&q_, &k_, &v_});
   }
   result.q = all[0];
   result.k = all[1];
@@ -337,8 +330,17 @@ Attention::Heads Attention::project(const Call& call, const Var& x, const Memory
     // Each rank reads the norms' weights for its own heads, so backward sums their gradients.
     const auto normed = [&](const Norm& norm, const Var& y, int64_t heads) {
       Var weight = call.tape.parameter(*norm.weight);
-      if (ranks > 1) weight = copy_to_ranks(weight, *call.parallel.ranks);
       const Shape shape = y.shape();
+      if (call.parallel.is_grouped()) {
+        // The groups' heads follow each other, and the sum over each group is a block's.
+        const int64_t groups = call.parallel.own_groups(), tokens = shape[0] * shape[1];
+        if (ranks > 1) weight = copy_to_ranks({&weight, 1}, *call.parallel.ranks, true)[0];
+        const Var by_group = transpose(reshape(y, {tokens, groups, shape[2] / groups}), 0, 1);
+        const Var rows = reshape(by_group, {tokens * heads, result.head_size});
+        const Var done = reshape(norm.rms_with(rows, weight, groups), by_group.shape());
+        return reshape(transpose(done, 0, 1), shape);
+      }
+      if (ranks > 1) weight = copy_to_ranks(weight, *call.parallel.ranks);
       if (config_.wide_query_key_norm) return norm.rms_with(y, weight);
       const Var rows = reshape(y, Shape{shape[0], shape[1], heads, result.head_size});
       const Var done = norm.rms_with(rows, weight);

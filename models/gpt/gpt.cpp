@@ -101,7 +101,7 @@ void check_adapters(const GPTLayers& layers) {
       layers.part.first_layer, layers.part.end_layer - 1);
 }
 
-TensorParallel checked(const GPTConfig& config, const GPTPart& part, const LoraConfig& lora) {
+TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
   if (!part.mesh) return {};
   const TensorParallel parallel{part.mesh->tensor, part.sequence_parallel, part.reduction_groups};
   const int groups = parallel.group_count();
@@ -109,8 +109,6 @@ TensorParallel checked(const GPTConfig& config, const GPTPart& part, const LoraC
     raise<ConfigError>(
         "gpt: reduction groups: expected a power of two that {} tensor ranks divide, got {}",
         parallel.size(), groups);
-  if (parallel.is_grouped() && lora.enabled())
-    raise<Unsupported>("gpt: adapters with {} reduction groups; expected one or the other", groups);
   require_divisor("gpt", "heads", config.heads, parallel);
   require_divisor("gpt", "key-value heads", kv_heads_of(config), parallel);
   if (parallel.is_grouped())
@@ -263,8 +261,7 @@ GPTLayers::GPTLayers(const ParallelStore& root, const GPTConfig& model, const GP
 GPT::GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part,
          const LoraConfig& lora)
     : layers_(std::make_unique<GPTLayers>(
-          ParallelStore(store, checked(validated(config), part, lora), validated(lora)), config,
-          part)) {}
+          ParallelStore(store, checked(validated(config), part), validated(lora)), config, part)) {}
 GPT::~GPT() = default;
 
 const GPTConfig& GPT::config() const { return layers_->config; }
