@@ -56,8 +56,7 @@ TEST_CASE("models and optimizers whose sums reduction groups do not reach are re
   refused("--model-type phi3 --n-head 16 --num-query-groups 8 --n-embd 64", 6,
           "one matrix for grouped queries, keys and values with 8 reduction groups");
   refused("--model-type olmo2 --n-head 8 --n-embd 64", 6,
-          "a norm of queries and keys with 8 reduction groups");
-  refused("--n-head 8 --n-embd 32 --lora 2", 6, "adapters with 8 reduction groups");
+          "a norm of all heads' queries and keys with 8 reduction groups");
   check_refused("plan --model-type blenderbot-400m --reduction-groups 8", 6,
                 "expected a decoder with it, got an encoder-decoder and 8 groups");
   for (const char* optimizer : {"muon", "adafactor"})
