@@ -27,7 +27,7 @@ ZG_FROM_LANE(float8, intel_sub_group_shuffle_xor, zg_item->lane ^ n)
 #define ZG_BLOCK_READ(type, element, name)                                                    \
   type ZG_OVERLOAD name(const __local element* from) {                                        \
     const void* const values = ZG_MEET(const __local element*, from, #name);                  \
-    if (ZG_OF_LANE(const __local element*, values, 0) != from)                                \
+    if (ZG_OF_LANE(__local element*, values, 0) != from)                                      \
       zg_fault(#name " from different addresses in a sub-group");                             \
     if ((ulong)from % 16) zg_fault(#name " from an address that is not a multiple of 16 bytes"); \
     type result;                                                                              \
