@@ -1,5 +1,7 @@
 #include "zerograd/models/gpt/gpt.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -107,8 +109,10 @@ TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
   const int groups = parallel.group_count();
   if (parallel.groups != 0 && ((groups & (groups - 1)) != 0 || groups % parallel.size() != 0))
     raise<ConfigError>(
-        "gpt: reduction groups: expected a power of two that {} tensor ranks divide, got {}",
-        parallel.size(), groups);
+        "gpt: {} reduction groups with {} tensor ranks; expected a power of two of groups that the "
+        "ranks divide; try {} groups, or other tensor ranks",
+        groups, parallel.size(),
+        std::bit_ceil(static_cast<unsigned>(std::max(groups, parallel.size()))));
   require_divisor("gpt", "heads", config.heads, parallel);
   require_divisor("gpt", "key-value heads", kv_heads_of(config), parallel);
   if (parallel.is_grouped())

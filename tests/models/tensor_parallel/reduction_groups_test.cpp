@@ -240,10 +240,12 @@ TEST_CASE(
 TEST_CASE("reduction groups that do not fit the model or the ranks are refused by name") {
   const GPTConfig config = grouped_llama();
   CHECK_ERROR(ConfigError,
-              "gpt: reduction groups: expected a power of two that 1 tensor ranks divide, got 3",
+              "gpt: 3 reduction groups with 1 tensor ranks; expected a power of two of groups that "
+              "the ranks divide; try 4 groups, or other tensor ranks",
               grouped_training(config, {.groups = 3}));
   CHECK_ERROR(ConfigError,
-              "gpt: reduction groups: expected a power of two that 4 tensor ranks divide, got 2",
+              "gpt: 2 reduction groups with 4 tensor ranks; expected a power of two of groups that "
+              "the ranks divide; try 4 groups, or other tensor ranks",
               grouped_training(config, {.ranks = 4, .groups = 2}));
   CHECK_ERROR(ConfigError,
               "gpt: reduction groups: expected a divisor of the 4 key-value heads (1, 2, 4), got 8",
