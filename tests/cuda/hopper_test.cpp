@@ -12,12 +12,14 @@ namespace {
 
 constexpr int group = cuda::warpgroup_threads, row_bytes = cuda::panel_row_bytes;
 
-/// Tensor map of [w, z, y, x] with boxes of [1, 1, rows, 64].
-CUtensorMap map_of(const Tensor& x, int rows) {
+/// Tensor map of [w, z, y, x] with boxes of [1, 1, rows, 64]. With `z_in_y`, as heads are in
+/// tokens, the elements are in the order [w, y, z, x].
+CUtensorMap map_of(const Tensor& x, int rows, bool z_in_y = false) {
   const Shape& shape = x.shape();
   const auto extent = [&](int axis) { return static_cast<cuuint64_t>(shape[axis]); };
   const cuuint64_t extents[4] = {extent(3), extent(2), extent(1), extent(0)};
-  const cuuint64_t strides[3] = {extent(3) * 2, extent(3) * extent(2) * 2,
+  const cuuint64_t strides[3] = {extent(3) * (z_in_y ? extent(1) : 1) * 2,
+                                 extent(3) * (z_in_y ? 1 : extent(2)) * 2,
                                  extent(3) * extent(2) * extent(1) * 2};
   const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1}, steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
@@ -125,17 +127,20 @@ TEST_CASE("the emulated TMA copy swizzles, fills with zeros, and completes at th
   const Tensor x = random_tensor({2, 2, Y, X}, DType::bf16, device, 1);
   const Tensor before = Tensor::empty({16, 64}, DType::bf16, device);
   const Tensor after = Tensor::empty({16, 64}, DType::bf16, device);
-  cuda::launch("copy", copy_box, {dim3(1), dim3(1), 16 * row_bytes + 8}, device.compute(),
-               map_of(x, 16), before.data<bf16>(), after.data<bf16>());
-  for (double value : before.to_doubles()) CHECK(std::isnan(value));
-  const std::vector<double> all = x.to_doubles(), got = after.to_doubles();
-  for (int64_t row = 0; row < 16; ++row)
-    for (int64_t column = 0; column < 64; ++column) {
-      const int64_t y = 3 + row, at = 64 + column;
-      const double wanted = y < Y && at < X ? all[static_cast<size_t>((3 * Y + y) * X + at)] : 0.0;
-      const int64_t piece = (column / 8) ^ (row % 8);
-      CHECK(got[static_cast<size_t>(row * 64 + piece * 8 + column % 8)] == wanted);
-    }
+  for (const bool z_in_y : {false, true}) {
+    CAPTURE(z_in_y);
+    cuda::launch("copy", copy_box, {dim3(1), dim3(1), 16 * row_bytes + 8}, device.compute(),
+                 map_of(x, 16, z_in_y), before.data<bf16>(), after.data<bf16>());
+    for (double value : before.to_doubles()) CHECK(std::isnan(value));
+    const std::vector<double> all = x.to_doubles(), got = after.to_doubles();
+    for (int64_t row = 0; row < 16; ++row)
+      for (int64_t column = 0; column < 64; ++column) {
+        const int64_t y = 3 + row, at = 64 + column, line = z_in_y ? (Y + y) * 2 + 1 : 3 * Y + y;
+        const double wanted = y < Y && at < X ? all[static_cast<size_t>(line * X + at)] : 0.0;
+        const int64_t piece = (column / 8) ^ (row % 8);
+        CHECK(got[static_cast<size_t>(row * 64 + piece * 8 + column % 8)] == wanted);
+      }
+  }
 }
 
 TEST_CASE("the emulated wgmma equals a matrix product, for both layouts of b, after the wait" *
