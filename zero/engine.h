@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,18 @@ struct StepResult {
   std::string bad_tensor;      ///< if skipped: the first parameter with such a gradient
   double loss_scale = 1.0;     ///< Engine::loss_scale() during this step
   std::string scaler_line;     ///< f16 with a dynamic scale, skipped: DeepSpeed's log line
+  /// The exact sum of the squares of the accumulated gradients, as the limbs of SumOfSquares.
+  std::vector<int64_t> square_limbs;
+};
+
+/// One step of a training loop, taken or skipped.
+struct TrainedStep {
+  int64_t step = 0;           ///< counted from 0
+  int64_t micro_batches = 0;  ///< by each rank
+  int64_t samples = 0;        ///< by all ranks
+  double loss = 0.0;          ///< mean over all micro-batches, or all targets, of all ranks
+  double rate = 0.0;
+  StepResult result;
 };
 
 /// Targets (labels that a loss is a mean over) of a micro-batch and of its whole step, and the
@@ -128,6 +141,13 @@ class ZG_API Engine final : public ParameterSource {
   /// device it makes the same collectives and returns "planned"; there it throws Unsupported if
   /// ranks have only parts of the model. Collective.
   std::string parameter_hash() const;
+
+  /// Visits the masters that this rank counts, in f32, a few MiB at a time: over all ranks each
+  /// element of the model once. `begin`: index of the first value in this rank's slice of the
+  /// parameter. Not collective. On a meta device it takes the same memory and visits nothing.
+  using VisitMasters =
+      std::function<void(const Parameter&, int64_t begin, std::span<const float> values)>;
+  void visit_masters(const VisitMasters& visit) const;
 
   /// A state of a parameter, by its name: of Optimizer::states(), "master", or "gradient" (the
   /// gradients accumulated since the last step, not averaged; in f16 including the loss scale).

@@ -165,6 +165,25 @@ std::string Engine::parameter_hash() const {
   return state_->on_meta() ? "planned" : hash.hex();
 }
 
+void Engine::visit_masters(const VisitMasters& visit) const {
+  const int rank = state_->comm.rank();
+  const auto visit_shard = [&](const FlatUnit& flat, const Tensor& values, int64_t first) {
+    for (const FlatUnit::Piece& piece : flat.shard(rank)) {
+      if (piece.parameter->copy != Copy::own) continue;
+      int64_t begin = piece.offset;
+      read_floats(values.flat(flat.shard_begin(rank) + piece.begin - first, piece.numel()),
+                  [&](std::span<const float> chunk) {
+                    visit(*piece.parameter, begin, chunk);
+                    begin += static_cast<int64_t>(chunk.size());
+                  });
+    }
+  };
+  for (const Storage& storage : state_->storages) {
+    visit_shard(storage.trainable.flat, storage.masters, storage.state_begin);
+    visit_shard(storage.frozen.flat, storage.frozen.shard, storage.frozen.flat.shard_begin(rank));
+  }
+}
+
 const Optimizers& Engine::optimizers() const { return state_->optimizers; }
 
 std::vector<State> Engine::states(const Parameter& parameter) const {

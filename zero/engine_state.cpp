@@ -242,6 +242,7 @@ void EngineState::finish_micro_batch() {
 
 void EngineState::note_gradients(const GradientSummary& gradients, const Clipping& clipping,
                                  StepResult& result) {
+  result.square_limbs = gradients.limbs;
   result.skipped = gradients.non_finite.has_value();
   result.scaler_line = update_scale(scaler, gradients.non_finite);
   if (result.skipped) {
@@ -250,7 +251,7 @@ void EngineState::note_gradients(const GradientSummary& gradients, const Clippin
     result.bad_tensor = *gradients.non_finite;
   } else {
     ++taken;
-    result.gradient_norm = std::sqrt(gradients.sum_of_squares) / clipping.divisor();
+    result.gradient_norm = std::sqrt(gradients.sum_of_squares()) / clipping.divisor();
   }
 }
 
@@ -310,7 +311,7 @@ StepResult Engine::observe(const std::string& stream) {
   const Clipping mean{.micro_batches = s.micro_batches * s.comm.size(),
                       .loss_scale = s.scaler.scale()};
   const GradientSummary gradients = summarise(sums, s.store, s.host, s.mesh);
-  StepResult result{.gradient_norm = std::sqrt(gradients.sum_of_squares) / mean.divisor(),
+  StepResult result{.gradient_norm = std::sqrt(gradients.sum_of_squares()) / mean.divisor(),
                     .skipped = gradients.non_finite.has_value(),
                     .bad_tensor = gradients.non_finite.value_or(""),
                     .loss_scale = loss_scale()};

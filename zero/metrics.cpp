@@ -1,17 +1,12 @@
 #include "zerograd/zero/metrics.h"
 
-#include <sys/file.h>
-
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
+#include "zerograd/zero/line_file.h"
 
 namespace zg::zero {
 namespace {
@@ -35,43 +30,25 @@ bool is_before(const std::string& line, int64_t step) {
   }
 }
 
-void drop_from(const std::string& path, int64_t step) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return;
+// The bytes of the lines about steps before `step`.
+uintmax_t bytes_before(const std::string& path, int64_t step) {
   std::ifstream file(path);
   uintmax_t kept = 0;
   for (std::string line; std::getline(file, line) && !file.eof() && is_before(line, step);)
     kept += line.size() + 1;
-  std::filesystem::resize_file(path, kept, error);
-  if (error) raise<FileError>("{} cannot be shortened: {}", path, error.message());
+  return kept;
 }
 
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_step)
-    : path_(path), file_(std::fopen(path.c_str(), "ae"), std::fclose) {
-  if (!file_) raise<FileError>("{} cannot be written: {}", path, std::strerror(errno));
-  std::error_code special;
-  if (!std::filesystem::is_regular_file(path, special)) return;
-  // The lock ends with the process. A file system without locks has another error.
-  const auto lock = [&] { return ::flock(fileno(file_.get()), LOCK_EX | LOCK_NB); };
-  if (retried(lock) != 0 && errno == EWOULDBLOCK)
-    raise<FileError>("{} cannot be written: another run writes it; expected a file for each run",
-                     path);
-  if (resumed)
-    drop_from(path, first_step);
-  else
-    std::filesystem::resize_file(path, 0);
-}
+    : file_(std::make_unique<LineFile>(
+          path, [&] { return resumed ? bytes_before(path, first_step) : 0; })) {}
 
-void MetricsFile::write_line(const std::string& line) {
-  // Flushed at once, so that a reader of the file sees each step when it ends.
-  if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0)
-    raise<FileError>("writing {} failed: {}", path_, std::strerror(errno));
-}
+MetricsFile::~MetricsFile() = default;
 
 void MetricsFile::write(const StepRecord& r) {
-  write_line(
+  file_->write(
       fmt::format(R"({{"step":{},"micro_steps":{},"samples":{},"loss":{},"grad_norm":{},"lr":{},)"
                   R"("loss_scale":{},"skipped":{},"tokens_per_s":{},"step_s":{},)"
                   R"("peak_bytes":{},"host_peak_bytes":{},"reduction_groups":{}}})"
@@ -85,7 +62,7 @@ void MetricsFile::write(const FinalRecord& r) {
   const auto bytes = [&](Collective collective) {
     return r.wire[static_cast<size_t>(collective)].bytes;
   };
-  write_line(
+  file_->write(
       fmt::format(R"({{"final":true,"steps":{},"skipped":{},"param_hash":"{}","train_score":{},)"
                   R"("test_score":{},"wire_bytes":{{"all_gather":{},"reduce_scatter":{},)"
                   R"("all_reduce":{},"broadcast":{},"other":{}}},"reduction_groups":{}}})"

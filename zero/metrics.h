@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,13 +45,12 @@ class ZG_API MetricsFile {
   /// A resumed run appends to the file; lines about steps that the run repeats are removed. Any
   /// other run begins with an empty file. Throws FileError.
   MetricsFile(const std::string& path, bool resumed, int64_t first_step);
+  ~MetricsFile();
   void write(const StepRecord& record);
   void write(const FinalRecord& record);
 
  private:
-  void write_line(const std::string& line);
-  std::string path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  std::unique_ptr<class LineFile> file_;
 };
 
 /// Writes the same numbers to event files for TensorBoard. Tags are Megatron-DeepSpeed's: "TAG" by

@@ -148,6 +148,7 @@ struct TrainerState final : PipelineStage {
   TrainerPosition position;
   bool scored = false;  // set_score() was called
   std::optional<CheckpointDirectory> checkpoints;
+  std::optional<Audit> audit;
   int64_t saved_at = -1, bad_steps = 0;  // the step of the last save; bad steps in a row
   std::string first_bad;                 // "the gradient of wte.weight of step 7 is not finite"
   // These belong to the step that runs.
@@ -159,6 +160,7 @@ struct TrainerState final : PipelineStage {
 Var TrainerState::forward(Tape& tape, const Var& input, int64_t index) {
   MicroBatch batch = micro_batch(index);
   if (task.batch) batch.tensors = task.batch(batch);
+  if (audit) audit->add(batch.tensors, batch.first_sample, batch.samples);
   if (task.batch && batch.tensors.empty())
     raise<ConfigError>("trainer: batch: expected the tensors of samples {} to {}, got none",
                        batch.first_sample, batch.first_sample + batch.samples);
@@ -274,6 +276,7 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
           "trainer: rampup: expected steps from {} by {} that end at the batch of {} "
           "samples and that micro_batch x data ranks, {}, divides",
           rampup.start, rampup.increment, s.whole_batch(), micro);
+  if (s.options.audit) s.audit.emplace(engine, *s.options.audit);
   if (s.options.checkpoints) {
     CheckpointDirectory::Options directory = *s.options.checkpoints;
     if (!directory.loss_of)
@@ -425,6 +428,7 @@ double TrainerState::next_rate() const {
 std::optional<TrainedStep> TrainerState::attempt() {
   const int64_t step = engine.steps();
   const MicroBatch no_batch{.step = step};
+  if (audit) audit->begin_step();
   observe(TrainerMoment::step_begins, no_batch);
   TrainedStep done{
       .step = step, .micro_batches = micro_batches(), .samples = samples(), .rate = next_rate()};
@@ -449,6 +453,10 @@ std::optional<TrainedStep> TrainerState::attempt() {
   position.micro_batches += done.micro_batches * data_ranks();
   if (!scored) position.score = done.loss;
   observe(TrainerMoment::step_done, no_batch);
+  if (audit)
+    if (const auto failure =
+            audit->write(done, position.samples - done.samples, engine.steps() == options.steps))
+      warn(fmt::format("audit: {}; no more of it is written, and training goes on", *failure));
   return done;
 }
 
@@ -460,6 +468,7 @@ bool Trainer::save() {
       !s.checkpoints->finish() && s.saved_at >= 0;  // the save in the background failed
   if (lost) s.saved_at = -1;
   if (s.saved_at == s.engine.steps()) return true;
+  if (s.audit) s.audit->sync();
   const bool saved = s.checkpoints->save(s.engine, checkpoint_info());
   s.saved_at = saved ? s.engine.steps() : -1;
   return saved && !lost;
@@ -473,8 +482,8 @@ void Trainer::set_score(double score) {
 const TrainerPosition& Trainer::position() const { return state_->position; }
 int64_t Trainer::next_samples() const { return state_->samples(); }
 int64_t Trainer::next_micro_batches() const { return state_->micro_batches(); }
-
 double Trainer::next_rate() const { return state_->next_rate(); }
+bool Trainer::audit_is_lost() const { return state_->audit && state_->audit->lost(); }
 
 CheckpointInfo Trainer::checkpoint_info() const {
   const TrainerState& s = *state_;

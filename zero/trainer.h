@@ -10,6 +10,7 @@
 
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/runtime/trace.h"
+#include "zerograd/zero/audit.h"
 #include "zerograd/zero/batch_size.h"
 #include "zerograd/zero/checkpoint/checkpoint_directory.h"
 #include "zerograd/zero/engine.h"
@@ -66,6 +67,8 @@ struct TrainerOptions {
   int64_t max_bad_steps = 50;
   std::shared_ptr<Trace> trace = {};  ///< records the steps [trace_first, trace_end)
   int64_t trace_first = 0, trace_end = 0;
+  /// The file of the run's audit trail (zero/audit.h). Absent: none is written.
+  std::optional<AuditOptions> audit = {};
   /// The base of checkpoints (CheckpointInfo::base), if parameters are not saved. resume() does not
   /// read it. TrainerHooks::describe sets its own.
   CheckpointInfo::Base base = {};
@@ -79,16 +82,6 @@ struct TrainerPosition {
   /// The score by which retention compares checkpoints: the last step's mean loss, or the value of
   /// set_score(). NaN: unknown.
   double score = std::numeric_limits<double>::quiet_NaN();
-};
-
-/// One step, taken or skipped.
-struct TrainedStep {
-  int64_t step = 0;           ///< counted from 0
-  int64_t micro_batches = 0;  ///< by each rank
-  int64_t samples = 0;        ///< by all ranks
-  double loss = 0.0;          ///< mean over all micro-batches, or all targets, of all ranks
-  double rate = 0.0;
-  StepResult result;
 };
 
 /// Points of a step at which TrainerHooks::observe is called, in this order.
@@ -136,8 +129,8 @@ struct TrainerHooks {
   std::function<void(TrainerMoment moment, const MicroBatch& batch)> observe = {};
   /// Called with the result of each save. Absent: failures are passed to `warn`.
   CheckpointDirectory::Report saved = {};
-  /// Called with warnings: saves that failed, damaged checkpoints that resume() skipped, older
-  /// checkpoints that could not be removed. Absent: they are printed on stderr.
+  /// Called with warnings: an audit trail or saves that failed, damaged checkpoints that resume()
+  /// skipped, older checkpoints that could not be removed. Absent: they are printed on stderr.
   CheckpointDirectory::Warn warn = {};
   /// For a program that stores its own settings in a checkpoint; set both functions. `describe`
   /// writes position and settings to CheckpointInfo (the trainer sets the counters afterwards).
@@ -199,6 +192,9 @@ class ZG_API Trainer {
   int64_t next_samples() const;        ///< samples of the next step on all ranks
   int64_t next_micro_batches() const;  ///< micro-batches of the next step on each rank
   double next_rate() const;
+  /// Records of the audit trail are missing, because its file could not be written. `warn` was
+  /// told.
+  bool audit_is_lost() const;
   /// The non-tensor contents that save() writes.
   CheckpointInfo checkpoint_info() const;
 

@@ -6,7 +6,7 @@
 
 namespace zg::zero {
 
-ValuesOptimizer::ValuesOptimizer(Values& values, const UpdateOptions& options)
+ValuesOptimizer::ValuesOptimizer(zg::Values& values, const UpdateOptions& options)
     : values_(values), options_(options), optimizers_(options) {
   validate(options);
   check_parameters(values.store(), optimizers_);

@@ -23,7 +23,7 @@ namespace zg::zero {
 class ZG_API ValuesOptimizer {
  public:
   /// `values` must outlive this. Throws ConfigError, Unsupported.
-  ValuesOptimizer(Values& values, const UpdateOptions& options);
+  ValuesOptimizer(zg::Values& values, const UpdateOptions& options);
   /// Updates the values by their gradients, which may have been clipped, and clears these. A
   /// parameter without a gradient keeps its value and states. Values are f32 or bf16, and states
   /// have the dtype of the value unless they declare one; otherwise DTypeError.
@@ -38,7 +38,7 @@ class ZG_API ValuesOptimizer {
   std::vector<Tensor>& states_of(const Parameter& parameter);
   NamedTensors named();  ///< the states' memory, and the number of steps
 
-  Values& values_;
+  zg::Values& values_;
   const UpdateOptions options_;
   const Optimizers optimizers_;
   std::map<const Parameter*, std::vector<Tensor>> states_;

@@ -19,6 +19,7 @@ int generate(const std::vector<std::string>& arguments, bool only_planned);
 int launch(const std::vector<std::string>& arguments);
 int consolidate(const std::vector<std::string>& arguments);
 int export_weights(const std::vector<std::string>& arguments);
+int audit(const std::vector<std::string>& arguments);
 int verify(const std::vector<std::string>& arguments);
 int tokenize(const std::vector<std::string>& arguments);
 int bench(const std::vector<std::string>& arguments);
@@ -41,6 +42,7 @@ inline constexpr Subcommand subcommands[] = {
     {"consolidate", "converts a checkpoint to one safetensors file, and back", consolidate},
     {"export", "writes a model for transformers, PEFT or llama.cpp", export_weights},
     {"verify", "reads every byte of checkpoints and names what is damaged", verify},
+    {"audit", "checks, compares and replays the audit trails of runs", audit},
     {"tokenize", "converts texts to tokens for train, in Megatron's or llm.c's format", tokenize},
     {"bench", "measures kernels against the machine's limits", bench},
     {"launch", "starts train as one process for each rank, here or on several hosts", launch},

@@ -100,6 +100,13 @@ struct Location {
 };
 #define ZG_AT(field) [](auto& of) -> decltype((of.field)) { return (of.field); }
 
+/// The part of a run's audit that has a stored field.
+enum class AuditPart : uint8_t {
+  settings,  ///< may change bits
+  layout,    ///< how the same step is computed
+  none       ///< neither; fields that are paths have no part either
+};
+
 struct Stored {
   Resume rule = Resume::not_stored;
   std::string key = {};  ///< "model.layers": layers in the object model
@@ -110,8 +117,9 @@ struct Stored {
   std::vector<const char*> other_flags = {};  ///< none of them is given
   const char* config_flag = nullptr;  ///< no config has set the row of this flag; null: true
   bool (*condition)(const TrainOptions& now, const RunSpec& saved) = nullptr;  ///< null: true
-  bool is_path = false;    ///< stored as an absolute path
-  bool is_sparse = false;  ///< not written where it has the initial value of RunSpec
+  bool is_path = false;                ///< stored as an absolute path
+  bool is_sparse = false;              ///< not written where it has the initial value of RunSpec
+  std::optional<AuditPart> part = {};  ///< absent: that of the group
 
   template <class T>
   Stored with(T Stored::*member, T value) const {
@@ -126,6 +134,7 @@ struct Stored {
   }
   Stored as_path() const { return with(&Stored::is_path, true); }
   Stored sparse() const { return with(&Stored::is_sparse, true); }
+  Stored in_audit(AuditPart of) const { return with(&Stored::part, std::optional(of)); }
 };
 
 /// The commands that take a flag of train without effect, as bits.
@@ -171,6 +180,7 @@ struct FieldGroup {
   std::string title;  ///< title in help; empty: these rows continue the group before
   std::vector<Field> fields;
   unsigned ignored = never;  ///< commands that ignore every flag of the group
+  AuditPart part = AuditPart::settings;
 };
 
 /// The table, in the order of help.

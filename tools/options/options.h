@@ -155,7 +155,8 @@ struct TrainOptions : RunSpec {
   int64_t steps_per_print = 0;  ///< interval of DeepSpeed's two progress lines; 0: none
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;
-  std::string metrics, trace;
+  std::string metrics, audit, trace;  ///< files; empty: none
+  int64_t audit_interval = zero::AuditOptions().interval;
   std::optional<StepRange> trace_steps;  ///< absent: three steps after two of warm-up
   std::string tensorboard;               ///< folder of the event files; empty: none
   Tracking tracking;

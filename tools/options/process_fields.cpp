@@ -178,16 +178,17 @@ Fields rank_fields() {
       {ZG_AT(engine.reduce_at_boundary),
        switch_row({"--reduce-at-boundary"},
                   "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
-       kept("run.reduce_at_boundary")},
+       kept("run.reduce_at_boundary").in_audit(AuditPart::settings)},
       {ZG_AT(engine.nccl_reduce),
        switch_row({"--nccl-reduce"},
                   "GPUs with NCCL: NCCL adds gradients in its own order and rounding;\n"
                   "bits then depend on the ranks and the machine"),
-       kept("run.nccl_reduce")},
+       kept("run.nccl_reduce").in_audit(AuditPart::settings)},
       {ZG_AT(engine.grad_accum),
        choice_row({"--grad-accum-dtype"}, {"f32", "bf16"}, "dtype of gradient accumulators",
                   "f32; of fsdp-memory bf16"),
-       kept("run.grad_accum").when(same_precision), Config::grad_accum_dtype},
+       kept("run.grad_accum").when(same_precision).in_audit(AuditPart::settings),
+       Config::grad_accum_dtype},
       {ZG_AT(comm_timeout_s),
        number_row({"--comm-timeout"}, timeout,
                   "seconds to wait for a rank at a collective before the run ends (exit 4)")},
@@ -229,7 +230,7 @@ Fields axes_fields() {
                    "the parts whose sums tensor ranks add up, in a tree: a power of two; every\n"
                    "--tensor-parallel that divides it gives the same bits",
                    {0, "one for each rank"}, 1024),
-       must_equal("run.reduction_groups", Between{0, 1024}).sparse()},
+       must_equal("run.reduction_groups", Between{0, 1024}).sparse().in_audit(AuditPart::settings)},
   };
 }
 
@@ -282,7 +283,8 @@ Fields place_fields() {
                 "cuda: multiply by the algorithms of cuBLASLt in this file, which zerograd\n"
                 "bench matmul-algorithms wrote; another file may round differently"),
        by_plan},
-      {ZG_AT(matmul_checksum), may_change("run.matmul_algorithms").sparse()},
+      {ZG_AT(matmul_checksum),
+       may_change("run.matmul_algorithms").sparse().in_audit(AuditPart::settings)},
   };
 }
 
@@ -302,6 +304,13 @@ Fields output_fields() {
                    "sort and adder: problems of each split to score at the end")},
       {ZG_AT(metrics), path_row({"--metrics"}, "F", PathUse::writes, "a JSON line per step"),
        by_plan},
+      {ZG_AT(audit),
+       path_row({"--audit"}, "F", PathUse::writes,
+                "an audit trail: a JSON line per step, in a chain of hashes, equal for\n"
+                "every layout; zerograd audit checks, compares and replays it")},
+      {ZG_AT(audit_interval),
+       integer_row({"--audit-interval"}, "steps between hashes of the parameters in --audit",
+                   {1, nullptr})},
       {ZG_AT(tensorboard),
        path_row({"--tensorboard-dir"}, "DIR", PathUse::adds,
                 "a file of events for TensorBoard, under Megatron's tags"),
@@ -398,12 +407,12 @@ const std::vector<FieldGroup>& field_groups() {
       {"", config_only_fields()},
       {"", optimisation_fields()},
       {"adapters, LoRA", lora_fields()},
-      {"ranks", rank_fields()},
-      {"axes", axes_fields()},
-      {"offload", offload_fields()},
-      {"place", place_fields()},
-      {"output", output_fields(), by_tune},
-      {"checkpoints", checkpoint_fields(), by_tune},
+      {"ranks", rank_fields(), never, AuditPart::layout},
+      {"axes", axes_fields(), never, AuditPart::layout},
+      {"offload", offload_fields(), never, AuditPart::layout},
+      {"place", place_fields(), never, AuditPart::layout},
+      {"output", output_fields(), by_tune, AuditPart::none},
+      {"checkpoints", checkpoint_fields(), by_tune, AuditPart::none},
       {"tuning",
        {{ZG_AT(autotuning), autotuning_row(), not_stored, Config::autotuning, {}, by_plan}},
        by_tune}};

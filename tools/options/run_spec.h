@@ -11,6 +11,7 @@
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/zero/audit.h"
 #include "zerograd/zero/batch_size.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/config.h"
@@ -148,6 +149,8 @@ struct RunSpec {
 RunSpec unknown_run();
 
 std::string to_json(const RunSpec& spec);  ///< without tokenizer_json and base
+/// The settings of a run's audit, as JSON: those that may change bits, and the layout.
+zero::AuditOptions audit_options(const RunSpec& spec);
 /// Throws FileError.
 RunSpec settings_from_json(const std::string& json, const std::string& path);
 

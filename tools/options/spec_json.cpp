@@ -100,6 +100,23 @@ std::string to_json(const RunSpec& spec) {
   return json.dump();
 }
 
+zero::AuditOptions audit_options(const RunSpec& spec) {
+  const RunSpec initial;
+  Json settings = Json::object(), layout = Json::object();
+  AuditPart of_group = AuditPart::settings;
+  for (const FieldGroup& group : field_groups()) {
+    if (!group.title.empty()) of_group = group.part;
+    for (const Field& field : group.fields) {
+      const AuditPart part = field.stored.part.value_or(of_group);
+      if (!field.is_stored() || field.stored.is_path || part == AuditPart::none) continue;
+      const Json value = value_of(field, spec);
+      if (field.stored.is_sparse && value == value_of(field, initial)) continue;
+      (part == AuditPart::settings ? settings : layout)[field.stored.key] = value;
+    }
+  }
+  return {.settings = settings.dump(), .layout = layout.dump()};
+}
+
 RunSpec settings_from_json(const std::string& written, const std::string& path) {
   RunSpec settings = unknown_run();
   settings.micro_batch = 0;

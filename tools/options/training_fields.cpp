@@ -103,7 +103,7 @@ Fields length_fields() {
        integer_row({"--grad-accum", "--gradient-accumulation-steps"}, "micro-batches in a step",
                    {1, "1"}),
        not_stored, Config::accumulation},
-      {ZG_AT(accumulation), may_change("run.accumulation", extent)},
+      {ZG_AT(accumulation), may_change("run.accumulation", extent).in_audit(AuditPart::layout)},
       {ZG_AT(rampup.start),
        parsed_row(
            {"--rampup-batch-size"}, "START INCREMENT SAMPLES",
@@ -123,19 +123,28 @@ Fields length_fields() {
       {ZG_AT(steps),
        integer_row({"--steps", "--train-iters"},
                    "optimizer steps, counted from step 0 also when resuming"),
-       kept("run.steps", any_count).unless({"--epochs", "--train-samples"}).when(has_length),
+       kept("run.steps", any_count)
+           .unless({"--epochs", "--train-samples"})
+           .when(has_length)
+           .in_audit(AuditPart::none),
        by_tune},
       {ZG_AT(train_samples),
        integer_row({"--train-samples"},
                    "length in samples, instead of --steps; no step goes beyond it", {1, ""}),
-       kept("run.train_samples", any_count).unless({"--steps", "--epochs"}).when(has_length),
+       kept("run.train_samples", any_count)
+           .unless({"--steps", "--epochs"})
+           .when(has_length)
+           .in_audit(AuditPart::none),
        by_tune},
       {ZG_AT(epochs),
        number_row({"--epochs", "--num-train-epochs"}, some_epochs,
                   "passes over the training data, instead of --steps; prints their average time "
                   "and peak memory at the end",
                   ""),
-       kept("run.epochs", epoch_count).unless({"--steps", "--train-samples"}).when(has_length),
+       kept("run.epochs", epoch_count)
+           .unless({"--steps", "--train-samples"})
+           .when(has_length)
+           .in_audit(AuditPart::none),
        by_tune},
       {ZG_AT(epoch_limit), parsed_row({"--limit-train-batches"}, "N", "", parse_epoch_limit),
        by_tune},

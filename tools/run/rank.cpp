@@ -132,6 +132,11 @@ zero::TrainerOptions Rank::trainer_options() const {
                                   .pipeline = options_.axes.schedule,
                                   .stop_interval = options_.exit_interval,
                                   .max_bad_steps = options_.max_bad_steps};
+  if (!options_.audit.empty()) {
+    options.audit = audit_options(options_);
+    options.audit->path = options_.audit;
+    options.audit->interval = options_.audit_interval;
+  }
   // A plan includes a save also without a path of --save, and keeps every checkpoint.
   const bool plans_save =
       is_planned_ && (options_.steps > run_.steps_done || options_.has("--save"));
@@ -179,7 +184,8 @@ zero::TrainerHooks Rank::hooks() {
                       const zero::CheckpointSave::Result& result) { report_save(step_n, result); },
       .warn =
           [](const std::string& message) {
-            print_line(stderr, "warning: --save-top-k: {}", message);
+            print_line(stderr, "warning: --{}{}",
+                       message.starts_with("audit: ") ? "" : "save-top-k: ", message);
           },
       .describe =
           [this](const zero::TrainerPosition& position) {

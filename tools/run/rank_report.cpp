@@ -429,7 +429,7 @@ int Rank::finish() {
     record.test_score = scores->test;
   }
   write("--metrics", metrics_, record);
-  return results_lost_ ? file_error : 0;
+  return results_lost_ || trainer_->audit_is_lost() ? file_error : 0;
 }
 
 }  // namespace zg::tools

@@ -139,10 +139,10 @@ GradientSummary summarise(const GradientSums& sums, const ParameterStore& store,
     part.name = store.parameters()[static_cast<size_t>(part.index)]->name;
   }
   if (mesh) {
-    const MeshSums all = sum_over_parts(part, *mesh, device);
-    return {.sum_of_squares = value_of_limbs(all.limbs.data()), .non_finite = all.non_finite};
+    MeshSums all = sum_over_parts(part, *mesh, device);
+    return {.limbs = std::move(all.limbs), .non_finite = std::move(all.non_finite)};
   }
-  GradientSummary summary{.sum_of_squares = value_of_limbs(part.limbs.data())};
+  GradientSummary summary{.limbs = std::move(part.limbs)};
   if (part.index >= 0) summary.non_finite = part.name;
   return summary;
 }

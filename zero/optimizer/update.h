@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/comm/communicator.h"
@@ -45,9 +46,12 @@ GradientSums sum_gradients(std::span<const Storage> storages, const ParameterSto
 
 /// Statistics of the gradients of all ranks.
 struct GradientSummary {
-  double sum_of_squares = 0.0;  ///< over finite gradients; exact, so it does not depend on an order
+  std::vector<int64_t> limbs;  ///< of the exact sum of squares over finite gradients
   /// The first parameter in store order with an infinity or NaN.
   std::optional<std::string> non_finite;
+
+  /// Does not depend on an order.
+  double sum_of_squares() const { return value_of_limbs(limbs.data()); }
 };
 /// Waits for the sums. `mesh` is null when there is only a data axis. Over a mesh the result is the
 /// whole model's: a parameter that several tensor ranks have is counted once, and `non_finite` is

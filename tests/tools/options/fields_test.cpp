@@ -249,4 +249,36 @@ TEST_CASE("fields: each field of DeepSpeed's config is overridden by the flags o
   CHECK(fields == all);
 }
 
+TEST_CASE(
+    "an audit has each stored setting once, as one that may change bits unless it is listed") {
+  // These do not change bits, or tensor ranks without --reduction-groups do: layout.
+  const std::set<std::string> layout = {"run.accumulation",
+                                        "run.ranks",
+                                        "run.stage",
+                                        "run.tensor_parallel",
+                                        "run.pipeline_parallel",
+                                        "run.sequence_parallel",
+                                        "run.offload_optimizer",
+                                        "run.offload_gradient",
+                                        "run.offload_parameter",
+                                        "run.offload_activation"};
+  // The length of a run, what it keeps, and its position.
+  const std::set<std::string> none = {
+      "run.steps",        "run.train_samples",        "run.epochs",   "run.save_top_k",
+      "position.samples", "position.skipped_samples", "position.loss"};
+  for (const Field* field : stored_fields()) {
+    CAPTURE(field->stored.key);
+    RunSpec spec = saved_run();
+    const zero::AuditOptions before = audit_options(spec);
+    change(*field, spec);
+    const zero::AuditOptions after = audit_options(spec);
+    const bool is_layout = layout.contains(field->stored.key);
+    const bool is_setting =
+        !is_layout && !none.contains(field->stored.key) && !field->stored.is_path;
+    CHECK((after.settings != before.settings) == is_setting);
+    CHECK((after.layout != before.layout) == is_layout);
+    CHECK(is_setting == Json::parse(after.settings).contains(field->stored.key));
+  }
+}
+
 }  // namespace zg::testing

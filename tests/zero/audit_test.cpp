@@ -1,0 +1,317 @@
+// The audit trail of a trainer: one for every layout; edits, resumes and differences are found.
+#include "zerograd/zero/audit.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/error_message.h"
+#include "tests/support/file_limit.h"
+#include "tests/support/planned.h"
+#include "tests/zero/mesh_toy.h"
+#include "tests/zero/perceptron.h"
+#include "zerograd/runtime/comm/mesh.h"
+
+namespace zg::testing {
+namespace {
+
+using zero::AuditComparison;
+using zero::AuditTrail;
+
+struct Audited : TenSteps {
+  std::string at(const std::string& name) const { return folder / name; }
+
+  // Runs the job with one option more: the audit.
+  AuditTrail audit(const std::string& name, Job job, int64_t interval = 3) const {
+    job.options.audit = {.path = at(name), .interval = interval};
+    Outcome outcome;
+    run_ranks(job.world, program_of(job, outcome),
+              {.local = {.device = {.swap = {.directory = folder.path()}}}});
+    return AuditTrail::read(at(name));
+  }
+  AuditTrail first() const { return audit("first", {.options = options}); }
+};
+
+std::string text_of(const AuditComparison& comparison) {
+  std::string text = comparison.differs_at ? "step " + std::to_string(*comparison.differs_at)
+                                           : std::to_string(comparison.equal.size()) + " equal";
+  for (const zero::AuditDifference& field : comparison.step)
+    text += "; " + field.field + " " + field.first + " " + field.second;
+  return text;
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+void write_lines(const std::string& path, const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  write_file(path, text);
+}
+
+void replace_in(std::string& line, const std::string& from, const std::string& to) {
+  REQUIRE(line.find(from) != std::string::npos);
+  line.replace(line.find(from), from.size(), to);
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Audited, "an audit has a record for each step and units at the interval") {
+  const AuditTrail trail = first();
+  REQUIRE(trail.records.size() == 11);
+  CHECK_FALSE(trail.records[0].is_step);
+  for (int64_t step = 0; step < 10; ++step) {
+    CAPTURE(step);
+    const AuditTrail::Record* record = trail.step(step);
+    REQUIRE(record);
+    CHECK(record->line == step + 2);
+    const bool has_units = step % 3 == 2 || step == 9;
+    CHECK((record->fields.back().first == "units.low") == has_units);
+    CHECK(record->fields.size() == (has_units ? 11 : 9));
+  }
+  CHECK_FALSE(trail.step(10));
+  CHECK_FALSE(trail.step(-1));
+}
+
+TEST_CASE_FIXTURE(Audited, "one audit for every number of ranks, stage and offload") {
+  const AuditTrail alone = first();
+  using enum Space;
+  for (const int stage : {0, 1, 2, 3})
+    for (const Space space : {device, host, file}) {
+      options.accumulation = 1;
+      const zero::Config engine = {
+          .stage = stage, .offload = {.gradient = space, .optimizer = space, .activation = space}};
+      INFO("stage ", stage, ", states in ", name_of(space));
+      const AuditTrail other = audit("other", {.world = 2, .engine = engine, .options = options});
+      CHECK(text_of(compare(alone, other)) == "10 equal");
+    }
+}
+
+TEST_CASE_FIXTURE(Audited, "one audit for one and two pipeline stages") {
+  const AuditTrail alone = first();
+  options.audit = {.path = at("pipeline"), .interval = 3};
+  run_local(2, [&](Communicator& ranks, const Device& device) {
+    const Mesh mesh(ranks, {.pipeline = 2});
+    const Net net(mesh.stage, 2);
+    zero::Engine engine(net.store, mesh, device);
+    zero::Trainer(engine, options, task_of(net, device)).run();
+  });
+  const AuditComparison found = compare(alone, AuditTrail::read(at("pipeline")));
+  CHECK(text_of(found) == "10 equal");
+  REQUIRE(found.layout.size() == 1);
+  CHECK(found.layout[0].field == "layout.pipeline_stages");
+  CHECK(found.settings.empty());
+}
+
+TEST_CASE_FIXTURE(Audited, "a loop without a trainer has one audit for every mesh") {
+  const auto train = [&](const MeshShape& shape, const zero::Config& config, float change) {
+    const std::string path = at("loop");
+    run_local(shape.ranks(), [&](Communicator& world, const Device& device) {
+      const Mesh mesh(world, shape);
+      const MeshToy toy(mesh);
+      zero::Engine engine(toy.store, mesh, device, config);
+      zero::Audit audit(engine, {.path = path, .interval = 1});
+      for (int64_t step = 0; step < 2; ++step) {
+        audit.begin_step();
+        if (step == 1 && change != 0.0f)
+          if (const Parameter* columns = toy.store.find("unit.5.columns"); columns)
+            for (const float sign : {1.0f, -1.0f}) {  // a value moves to its neighbour
+              std::vector<float> values = engine.read(*columns, zero::Engine::State::master);
+              values[sign > 0 ? 0 : 1] += sign * change;
+              engine.write(*columns, zero::Engine::State::master, values);
+            }
+        for (int g = mesh.data_rank; g < 4; g += shape.data)
+          mesh_micro_batch(engine, static_cast<uint64_t>(step * 10 + g));
+        const int64_t micro_batches = engine.micro_batches();
+        const zero::StepResult result = engine.step(1e-2f);
+        audit.write({.step = step, .micro_batches = micro_batches, .samples = 4, .result = result},
+                    4 * step, step == 1);
+      }
+    });
+    return AuditTrail::read(path);
+  };
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    const AuditTrail alone = train({}, {.compute = compute, .clip_norm = 0.0f}, 0.0f);
+    int stage = 0;
+    for (const MeshShape& shape : {MeshShape{2, 2, 2}, {1, 4, 2}, {2, 1, 4}, {4, 1, 1}}) {
+      INFO(shape.data, " x ", shape.pipeline, " x ", shape.tensor, " ", name_of(compute));
+      const zero::Config config{.stage = stage++,
+                                .compute = compute,
+                                .clip_norm = 0.0f,
+                                .param_persistence_threshold = 40};
+      CHECK(text_of(compare(alone, train(shape, config, 0.0f))) == "2 equal");
+    }
+    const std::string moved =
+        text_of(compare(alone, train({}, {.compute = compute, .clip_norm = 0.0f}, 0.25f)));
+    CHECK(contains(moved, "step 1; squares"));
+    CHECK(contains(moved, "units.unit.5"));
+    CHECK_FALSE(contains(moved, "units.unit.4"));
+  }
+}
+
+TEST_CASE_FIXTURE(Audited, "an edited, removed, added or reordered record is named") {
+  first();
+  const std::vector<std::string> lines = lines_of(at("first"));
+  const auto refused = [&](std::vector<std::string> changed, const std::string& part) {
+    write_lines(at("changed"), changed);
+    CHECK_ERROR(FileError, part, AuditTrail::read(at("changed")));
+  };
+  std::vector<std::string> changed = lines;
+  replace_in(changed[4], "\"skipped\":false", "\"skipped\":true");
+  refused(changed, "changed: line 5, step 3: the record was changed: expected the hash");
+  changed = lines;
+  changed.erase(changed.begin() + 4);
+  refused(changed, "changed: line 5, step 4: records before it were added, removed or replaced");
+  changed = lines;
+  changed.insert(changed.begin() + 4, changed[4]);
+  refused(changed, "changed: line 6, step 3: records before it were added, removed or replaced");
+  changed = lines;
+  std::swap(changed[4], changed[5]);
+  refused(changed, "changed: line 5, step 4: records before it");
+  changed = lines;
+  changed[0].pop_back();
+  refused(changed, "changed:1:");
+  write_file(at("changed"), "not a record\n");
+  CHECK_ERROR(FileError, "expected a record of an audit trail", AuditTrail::read(at("changed")));
+  CHECK_ERROR(FileError, "cannot be read", AuditTrail::read(at("nowhere")));
+  write_file(at("changed"), read_file(at("first")) + "{\"step\":10,\"samp");
+  const AuditTrail cut = AuditTrail::read(at("changed"));
+  CHECK(cut.is_cut);
+  CHECK(cut.records.size() == 11);
+}
+
+TEST_CASE_FIXTURE(Audited, "a resumed run goes on with the chain, after a crash too") {
+  const AuditTrail straight = first();
+  options.checkpoints = {.path = at("saved"), .keep = -1};
+  options.save_interval = 3;
+  options.steps = 8;
+  audit("resumed", {.options = options});
+  // The run crashed while it wrote the record of step 8.
+  std::ofstream(at("resumed"), std::ios::app) << R"({"step":8,"samples":[32,)";
+  options.steps = 10;
+  options.accumulation = 1;
+  const Job rest = {
+      .world = 2, .engine = {.stage = 3}, .options = options, .resume = at("saved/step_6")};
+  const AuditTrail resumed = audit("resumed", rest);
+  CHECK(text_of(compare(straight, resumed)) == "10 equal");
+  REQUIRE(resumed.records.size() == 12);
+  CHECK_FALSE(resumed.records[7].is_step);
+  CHECK(resumed.records[7].step == 6);
+  CHECK(&resumed.run_of(5) == &resumed.records[0]);
+  CHECK(&resumed.run_of(6) == &resumed.records[7]);
+  // A file without earlier records begins with the resumed step.
+  const AuditTrail late = audit("late", rest);
+  CHECK(late.records.front().step == 6);
+  CHECK(text_of(compare(straight, late)) == "4 equal");
+  // An edited chain is not continued.
+  std::vector<std::string> lines = lines_of(at("late"));
+  replace_in(lines[1], "\"loss\":", "\"loss\":1");
+  write_lines(at("late"), lines);
+  CHECK_ERROR(FileError, "late: line 2, step 6: the record was changed", audit("late", rest));
+}
+
+TEST_CASE_FIXTURE(Audited, "the first step and field that differ are named") {
+  const AuditTrail one = first();
+  Job other = {.options = options};
+  std::string expected;
+  SUBCASE("the rate") {
+    other.options.schedule.rate = 2e-2;
+    expected = "step 0; rate ";
+  }
+  SUBCASE("the seed of the initial values") {
+    other.engine.seed = 1;
+    expected = "step 0; loss ";
+  }
+  SUBCASE("clipping") {
+    other.engine.clip_norm = 1e-3f;
+    expected = "step 1; loss ";  // a step of AdamW hardly depends on the scale of its gradient
+  }
+  SUBCASE("the division into micro-batches") {
+    other.options.micro_batch = 4;
+    other.options.accumulation = 1;
+    expected = "step 0; micro_batches 2 1; ";
+  }
+  SUBCASE("equal: threads, recomputing, a checkpoint") {
+    other.options.checkpoints = {.path = at("saved")};
+    expected = "10 equal";
+  }
+  CHECK(contains(text_of(compare(one, audit("other", other, 1))), expected));
+}
+
+TEST_CASE_FIXTURE(Audited, "one changed datum is named, also in a row of another micro-batch") {
+  const Device device = Device::cpu();
+  const auto train = [&](int64_t changed, const std::string& name) {
+    const Net net;
+    zero::Engine engine(net.store, device);
+    zero::TrainerTask task = task_of(net, device);
+    task.batch = [&](const zero::MicroBatch& batch) {
+      const Tensor x = samples(batch.first_sample, batch.samples, device);
+      for (int64_t row = 0; row < batch.samples; ++row)
+        if (batch.first_sample + row == changed) x.data<float>()[row * width + 7] += 1e-3f;
+      return std::vector<Tensor>{x};
+    };
+    options.audit = {.path = at(name)};
+    zero::Trainer(engine, options, task).run();
+    return AuditTrail::read(at(name));
+  };
+  const AuditTrail one = train(-1, "one");
+  CHECK(text_of(compare(one, train(-1, "other"))) == "10 equal");
+  CHECK(contains(text_of(compare(one, train(19, "other"))), "step 4; data \""));
+  // The data checksum does not depend on the division into micro-batches.
+  options.micro_batch = 1;
+  options.accumulation = 4;
+  CHECK_FALSE(contains(text_of(compare(one, train(-1, "other"))), "data"));
+}
+
+TEST_CASE_FIXTURE(Audited, "a plan has the bytes of a run with an audit") {
+  for (const DType optimizer : {DType::f32, DType::bf16}) {
+    options.audit = {.path = at("planned"), .interval = 2};
+    options.accumulation = 1;
+    Outcome outcome;
+    const Job job = {.world = 2,
+                     .engine = {.stage = 3,
+                                .compute = DType::bf16,
+                                .optimizer = optimizer,
+                                .offload = {.optimizer = Space::file},
+                                .param_persistence_threshold = 0},
+                     .options = options};
+    check_planned(2, program_of(job, outcome), {.swap = {.directory = folder.path()}});
+    CHECK(AuditTrail::read(at("planned")).records.size() == 11);
+  }
+}
+
+TEST_CASE_FIXTURE(
+    Audited, "a trail that cannot be written any more is reported once, and training goes on") {
+  const AuditTrail whole = first();
+  std::vector<std::string> warnings;
+  const Device device = Device::cpu();
+  const Net net;
+  zero::Engine engine(net.store, device);
+  zero::TrainerHooks hooks;
+  hooks.warn = [&](const std::string& text) { warnings.push_back(text); };
+  options.audit = {.path = at("cut")};
+  {
+    const FileLimit full(static_cast<rlim_t>(whole.records[4].begin + 20));
+    zero::Trainer trainer(engine, options, task_of(net, device), hooks);
+    trainer.run();
+    CHECK(trainer.audit_is_lost());
+  }
+  CHECK(engine.steps() == 10);
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "audit: writing " + at("cut") + " failed: File too large; no more"));
+  const AuditTrail cut = AuditTrail::read(at("cut"));
+  CHECK(cut.is_cut);
+  CHECK(text_of(compare(whole, cut)) == "3 equal");
+  options.audit->path = "/proc/nowhere/audit";
+  engine.set_steps(0, 0);
+  CHECK_ERROR(FileError, "/proc/nowhere/audit cannot be written",
+              zero::Trainer(engine, options, task_of(net, device), hooks).run());
+  options.audit->interval = 0;
+  CHECK_ERROR(ConfigError, "audit: interval: expected 1 or more steps, got 0",
+              zero::Trainer(engine, options, task_of(net, device), hooks));
+}
+
+}  // namespace zg::testing

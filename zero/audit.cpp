@@ -1,0 +1,266 @@
+#include "zerograd/zero/audit.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+
+#include "zerograd/runtime/random.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
+#include "zerograd/zero/line_file.h"
+
+namespace zg::zero {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t index_factor = 0x9e3779b97f4a7c15, word_factor = 0xd1b54a32d192ed03;
+
+// The finalizer of splitmix64 (Steele, Lea, Flood 2014), a bijection.
+uint64_t scrambled(uint64_t x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+// The sum over words of a mixture of key, index and word. Different ranges of one array can be
+// summed in any order, on any rank.
+template <class Word>
+uint64_t sum_of(uint64_t key, int64_t first, std::span<const Word> words) {
+  uint64_t sum = 0, place = key + static_cast<uint64_t>(first) * index_factor;
+  for (const Word& word : words) {
+    sum += scrambled(place + std::bit_cast<uint32_t>(word) * word_factor);
+    place += index_factor;
+  }
+  return sum;
+}
+
+std::string hex(uint64_t sum) { return fmt::format("{:016x}", sum); }
+
+// JSON has no NaN and no infinities.
+Json json_number(double value) {
+  return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", std::fabs(value)));
+}
+
+// The limbs of a sum of squares that are not 0, from the highest, as INDEX:LIMB in hex. A granule
+// adds the same to each limb wherever it is, so they do not depend on the ranks.
+std::string limb_text(const std::vector<int64_t>& limbs) {
+  std::string text;
+  for (size_t i = limbs.size(); i-- > 0;)
+    if (limbs[i] != 0) text += fmt::format("{}{}:{:x}", text.empty() ? "" : " ", i, limbs[i]);
+  return text;
+}
+
+}  // namespace
+
+struct AuditState {
+  Communicator& world() const { return engine.world(); }
+  bool on_meta() const { return engine.device().type() == Device::Type::meta; }
+  void open();
+  void append(Json& record);
+  Json units() const;
+  Json sum_of_data();
+
+  Engine& engine;
+  const AuditOptions options;
+  const Json settings, layout;
+  const std::unique_ptr<Communicator> group;  // null: one rank
+  const Device host;  // separate, so that memory records of the engine's device do not have it
+  std::optional<LineFile> file;  // on rank 0
+  std::string previous;          // hash of the last record
+  uint64_t data = 0;             // of this rank's micro-batches of the step
+  bool has_data = false, is_lost = false;
+  int64_t next = -1;  // the step of the next record
+};
+
+namespace {
+
+std::unique_ptr<Communicator> group_of(Communicator& world, const std::string& path) {
+  if (world.size() == 1) return nullptr;
+  std::vector<int> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return world.group(all, "audit " + path);
+}
+
+// The program's settings, or else the engine's.
+Json settings_of(const Engine& engine, const AuditOptions& options) {
+  Json settings = parse_json_object<Json>(options.settings, "audit: settings");
+  const Config& config = engine.config();
+  if (settings.empty())
+    settings = {{"compute", name_of(config.compute)},
+                {"optimizer", optimizer_name(config.update)},
+                {"clip_norm", config.clip_norm},
+                {"seed", config.seed}};
+  return settings;
+}
+
+Json layout_of(const Engine& engine, const AuditOptions& options) {
+  Json layout = parse_json_object<Json>(options.layout, "audit: layout");
+  const Mesh* mesh = engine.mesh();
+  if (layout.empty())
+    layout = {{"data_ranks", engine.ranks().size()},
+              {"pipeline_stages", mesh ? mesh->shape.pipeline : 1},
+              {"tensor_ranks", mesh ? mesh->shape.tensor : 1},
+              {"stage", engine.config().stage}};
+  layout["interval"] = options.interval;
+  return layout;
+}
+
+}  // namespace
+
+Audit::Audit(Engine& engine, const AuditOptions& options) {
+  if (options.interval < 1)
+    raise<ConfigError>("audit: interval: expected 1 or more steps, got {}", options.interval);
+  state_ = std::unique_ptr<AuditState>(
+      new AuditState{.engine = engine,
+                     .options = options,
+                     .settings = settings_of(engine, options),
+                     .layout = layout_of(engine, options),
+                     .group = group_of(engine.world(), options.path),
+                     .host = Device::cpu(engine.world().rank(), {.threads = 1, .separate = true})});
+}
+
+Audit::~Audit() = default;
+
+// The checksums of the model's units. Every rank sends those of the elements that it counts.
+Json AuditState::units() const {
+  std::map<std::string, uint64_t> sums;
+  engine.visit_masters([&](const Parameter& parameter, int64_t begin, std::span<const float> x) {
+    uint64_t& sum = sums[printable(parameter.unit->name, 200)];
+    const uint64_t key = hash_name(parameter.name.c_str());
+    for (int64_t i = begin; !x.empty();) {
+      const auto run = std::min<size_t>(x.size(), static_cast<size_t>(parameter.slice.run_left(i)));
+      sum += sum_of(key, parameter.slice.whole_index(i), x.first(run));
+      x = x.subspan(run);
+      i += static_cast<int64_t>(run);
+    }
+  });
+  if (group) {
+    // Padded, so that a plan knows the length: it has this rank's units only.
+    constexpr size_t block = 4096;
+    std::string text = Json(sums).dump();
+    text.resize((text.size() + block - 1) / block * block, ' ');
+    const std::vector<std::string> texts = gather_texts(*group, text);
+    if (on_meta()) return {};
+    sums.clear();
+    for (const std::string& of_rank : texts)
+      for (const auto& [unit, sum] : Json::parse(of_rank).get<std::map<std::string, uint64_t>>())
+        sums[unit] += sum;
+  }
+  Json units = Json::object();
+  for (const auto& [unit, sum] : sums) units[unit] = hex(sum);
+  return units;
+}
+
+void Audit::add(std::span<const Tensor> tensors, int64_t first_sample, int64_t samples) {
+  AuditState& s = *state_;
+  const Mesh* mesh = s.engine.mesh();
+  // Stages and tensor ranks have equal batches.
+  if (s.on_meta() || (mesh && (mesh->stage > 0 || mesh->tensor_rank > 0))) return;
+  s.has_data = s.has_data || !tensors.empty();
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    const Tensor& x = tensors[k];
+    if (!x || x.numel() == 0) continue;
+    const int64_t rows = x.shape().rank() > 0 && x.shape()[0] == samples ? samples : 1;
+    const std::vector<uint8_t> bytes = x.alias(0, {x.bytes()}, DType::u8).to_host<uint8_t>();
+    const size_t row_bytes = bytes.size() / static_cast<size_t>(rows);
+    std::vector<uint32_t> words((row_bytes + 3) / 4);
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(words.data(), bytes.data() + static_cast<size_t>(row) * row_bytes, row_bytes);
+      const auto sample = static_cast<uint64_t>(first_sample + row);
+      s.data += sum_of<uint32_t>(scrambled(scrambled(k + 1) + sample), 0, words);
+    }
+  }
+}
+
+// Null: no rank had data. The halves are added as two numbers, so that no sum overflows.
+Json AuditState::sum_of_data() {
+  std::vector<int64_t> sums = {static_cast<int64_t>(data & 0xffffffff),
+                               static_cast<int64_t>(data >> 32), has_data ? 1 : 0};
+  if (group) {
+    const Tensor all = Tensor::from(sums, {3}, host);
+    group->wait(group->all_reduce(all, "data of a step"));
+    sums = all.to_host<int64_t>();
+  }
+  if (sums[2] == 0) return {};
+  return hex(static_cast<uint64_t>(sums[0]) + (static_cast<uint64_t>(sums[1]) << 32));
+}
+
+void AuditState::append(Json& record) {
+  record["previous"] = previous;
+  std::string text = record.dump();
+  text.pop_back();
+  previous = checksum(std::as_bytes(std::span(text)));
+  file->write(fmt::format("{},\"hash\":\"{}\"}}\n", text, previous));
+}
+
+void AuditState::open() {
+  next = engine.steps();
+  Json record = {{"run",
+                  {{"schema", "zerograd.audit/1"},
+                   {"version", version()},
+                   {"instruction_set", name_of(engine.device().traits().isa)},
+                   {"device", name_of(engine.device().type())}}},
+                 {"settings", settings},
+                 {"layout", layout},
+                 {"before_step", next},
+                 {"units", units()}};
+  if (on_meta() || world().rank() > 0 || is_lost) return;
+  file.reset();
+  previous.clear();
+  file.emplace(options.path, [&]() -> uintmax_t {
+    if (next == 0) return 0;
+    const AuditTrail trail = AuditTrail::read(options.path);
+    for (const AuditTrail::Record& kept : trail.records) {
+      if (kept.step >= next) return static_cast<uintmax_t>(kept.begin);
+      previous = kept.hash;
+    }
+    return static_cast<uintmax_t>(trail.bytes);
+  });
+  append(record);
+}
+
+void Audit::begin_step() {
+  AuditState& s = *state_;
+  if (s.engine.steps() != s.next) s.open();
+  s.data = 0;
+  s.has_data = false;
+}
+
+std::optional<std::string> Audit::write(const TrainedStep& step, int64_t first_sample,
+                                        bool is_last) {
+  AuditState& s = *state_;
+  s.next = step.step + 1;
+  Json record = {{"step", step.step},
+                 {"samples", {first_sample, first_sample + step.samples}},
+                 {"micro_batches", step.micro_batches * s.engine.ranks().size()},
+                 {"data", s.sum_of_data()},
+                 {"rate", json_number(step.rate)},
+                 {"loss_scale", json_number(step.result.loss_scale)},
+                 {"loss", json_number(step.loss)},
+                 {"squares", limb_text(step.result.square_limbs)},
+                 {"skipped", step.result.skipped}};
+  if (s.next % s.options.interval == 0 || is_last) record["units"] = s.units();
+  if (!s.file) return std::nullopt;
+  try {
+    s.append(record);
+  } catch (const FileError& error) {
+    s.file.reset();
+    s.is_lost = true;
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+bool Audit::lost() const { return state_->is_lost; }
+
+void Audit::sync() {
+  if (state_->file) state_->file->sync();
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerograd/zero/engine.h"
+
+// The audit trail of a run: a file with a JSON line for each step, whose contents do not depend on
+// ranks, stages, offload and threads, so that two runs can be compared step by step. Each record
+// has the hash of the record before it and its own, so that no record can be edited without the
+// ones after it. The hashes find errors; they are no signature: who computes the chain again can
+// write anything, and only a replay of the steps shows that.
+namespace zg::zero {
+
+struct AuditOptions {
+  std::string path;
+  /// Every so many steps a record has a hash of each unit's parameters, and so has the last step of
+  /// TrainerOptions::steps.
+  int64_t interval = 25;
+  /// JSON objects of the program's settings: those that may change bits, and the others. Empty:
+  /// some of the engine's.
+  std::string settings = "{}", layout = "{}";
+};
+
+/// Writes an audit trail. Trainer has one, by TrainerOptions::audit. A program with a loop of its
+/// own calls add() for the tensors of each micro-batch and write() after each step. Every function
+/// but add(), sync() and lost() is collective over Engine::world(); rank 0 writes. The ranks
+/// exchange through a group of their own and separate devices, so Communicator::wire() and memory
+/// records do not have these bytes.
+///
+/// A step's record has: `samples`, its range of samples; `data`, a checksum of the tensors of its
+/// micro-batches, row by row, where row i of a tensor is that of sample first_sample + i; the loss,
+/// the rate and the loss scale; `squares`, the limbs of the exact sum of the squares of the
+/// gradients (SumOfSquares); and, every interval, `units`. A checksum of parameters is the sum,
+/// over the elements, of a mixture of name, index and bits of the master. A change of one element
+/// always changes it.
+class ZG_API Audit {
+ public:
+  /// The first step opens the file. Before step 0 it is new. Before a later step, after a resume,
+  /// the chain in it goes on: records of this step and later ones, and a last line that a crash has
+  /// cut, are removed. The first record of a run has version, instruction set, settings and layout.
+  /// begin_step() throws FileError for a file that is not a chain or cannot be written. Throws
+  /// ConfigError for an interval below 1, FileError for settings that are not JSON objects.
+  Audit(Engine& engine, const AuditOptions& options);
+  ~Audit();
+  Audit(const Audit&) = delete;
+  Audit& operator=(const Audit&) = delete;
+
+  /// Before each step. Forgets the micro-batches of a step that was dropped.
+  void begin_step();
+  /// The tensors of samples [first_sample, first_sample + samples), once on each data rank.
+  void add(std::span<const Tensor> tensors, int64_t first_sample, int64_t samples);
+  /// After Engine::step(). `is_last`: no step of the run follows. If the file cannot be written,
+  /// the rest of the trail is lost, not the run: returns the reason, once.
+  std::optional<std::string> write(const TrainedStep& step, int64_t first_sample, bool is_last);
+  bool lost() const;  ///< records are missing, because the file could not be written
+  /// Waits until the file is on the disk: before a checkpoint that lies behind its records.
+  void sync();
+
+ private:
+  std::unique_ptr<struct AuditState> state_;
+};
+
+/// A file of Audit, read and checked.
+struct AuditTrail {
+  /// Names and values as JSON texts. Objects within are flattened: "settings.run.rate".
+  using Fields = std::vector<std::pair<std::string, std::string>>;
+  struct Record {
+    bool is_step = false;  ///< false: the begin or the resumption of a run, before step `step`
+    int64_t step = 0, line = 0, begin = 0;  ///< `begin`: its first byte in the file
+    std::string hash;
+    Fields fields;  ///< without the hashes of the chain
+  };
+  std::string path;
+  std::vector<Record> records;
+  int64_t bytes = 0;      ///< of the whole lines
+  bool is_cut = false;    ///< the last line is not whole: a crash has cut it
+  std::string last_hash;  ///< of the last record; empty: there is none
+
+  /// Throws FileError, which names line and step, where a record is not as it was written.
+  ZG_API static AuditTrail read(const std::string& path);
+  ZG_API const Record* step(int64_t step) const;  ///< null: not recorded
+  /// The record of the run that took the step.
+  ZG_API const Record& run_of(int64_t step) const;
+};
+
+/// A field that differs, with both values; "-" where a record does not have it.
+struct AuditDifference {
+  std::string field, first, second;
+};
+
+struct AuditComparison {
+  std::vector<int64_t> equal;         ///< compared and equal, rising
+  std::optional<int64_t> differs_at;  ///< the first step whose records differ
+  std::vector<AuditDifference> step;  ///< the fields that differ there
+  /// Settings that may change bits (with version, instruction set and the parameters before the
+  /// first step), and layouts, of the runs that took this step or the last equal one.
+  std::vector<AuditDifference> settings, layout;
+};
+/// Compares the steps from `first` to `last` that both trails have. Hashes of units are compared
+/// where both have them.
+ZG_API AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first = 0,
+                               int64_t last = INT64_MAX);
+
+}  // namespace zg::zero
