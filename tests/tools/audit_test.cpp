@@ -103,7 +103,7 @@ TEST_CASE("the setting, the datum or the text in which two runs differ is named"
 }
 
 TEST_CASE(
-    "a chain holds over a resume; a replay finds a chain that was built again after an edit") {
+    "a chain holds over a resume, and a replay finds a chain that was built again after an edit") {
   const TemporaryFolder folder;
   const std::string audit = folder / "audit", save = folder / "save";
   const std::string run =
