@@ -27,6 +27,12 @@ __kernel void floats(__global float* out, __global const float* x, __global cons
   for (size_t r = 0; r < sizeof values / sizeof values[0]; ++r) out[r * n + i] = values[r];
 }
 
+__kernel void native(__global float* out, __global const float* x, __global const float* y) {
+  const size_t i = get_global_id(0), n = get_global_size(0);
+  out[i] = native_exp2(x[i]);
+  out[n + i] = native_recip(y[i]);
+}
+
 __kernel void questions(__global int* out, __global const float* x, __global const float* y) {
   const size_t i = get_global_id(0), n = get_global_size(0);
   const int values[] = {isnan(x[i]), isinf(x[i]), isfinite(x[i]), as_int(y[i])};

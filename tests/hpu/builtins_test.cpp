@@ -84,6 +84,30 @@ TEST_CASE("OpenCL functions of floats equal those of the host's library, and onl
                            x, y);
 }
 
+TEST_CASE("OpenCL's native functions have errors of up to two steps, no values beyond f32's") {
+  LevelZero l0;
+  std::vector<float> x = random_floats(count, -9, 9), y = x;
+  x[0] = -1000.0f;
+  y[0] = 0.0f;
+  x[1] = y[1] = std::numeric_limits<float>::infinity();
+  x[2] = y[2] = std::numeric_limits<float>::quiet_NaN();
+  x[3] = 0.0f;
+  y[3] = 1.0f;
+  float* const out = room<float>(l0, 2 * count);
+  launch(l0, l0.kernel(l0.module("builtins"), "native"), groups, items, out, l0.upload<float>(x),
+         l0.upload<float>(y));
+  const std::vector<float> got = l0.download(out, 2 * count);
+  for (size_t i = 0; i < 2 * count; ++i) {
+    const float exact = i < count ? std::exp2(x[i]) : 1.0f / y[i - count];
+    const int steps = std::bit_cast<int>(got[i]) - std::bit_cast<int>(exact);
+    INFO((i < count ? "native_exp2 of " : "native_recip of "), (i < count ? x[i] : y[i - count]));
+    if (exact != 0 && std::isfinite(exact))
+      CHECK((std::abs(steps) == 1 || std::abs(steps) == 2));
+    else
+      CHECK(same(got[i], exact));
+  }
+}
+
 TEST_CASE("OpenCL classification functions equal their definitions") {
   std::vector<float> x = random_floats(count, -400, 400);
   x[0] = std::numeric_limits<float>::quiet_NaN();

@@ -26,6 +26,18 @@ std::vector<int64_t> limbs_of(const std::vector<float>& x) {
   return limbs.to_host<int64_t>();
 }
 
+/// The limbs of a sum that is the double x, as two parts of its 53 bits.
+std::vector<int64_t> limbs_of_sum(double x) {
+  constexpr int bits = SumOfSquares::limb_bits;
+  int exponent = 0;
+  const auto m = static_cast<int64_t>(std::ldexp(std::frexp(x, &exponent), 53));
+  const int bit = exponent - 53 - SumOfSquares::lowest_exponent, limb = bit / bits;
+  std::vector<int64_t> limbs(limb_count);
+  limbs[static_cast<size_t>(limb)] = (m % (1 << bits)) << bit % bits;
+  limbs[static_cast<size_t>(limb) + 1] = (m / (1 << bits)) << bit % bits;
+  return limbs;
+}
+
 float scale_of(const std::vector<int64_t>& limbs, const std::vector<int64_t>& counts,
                const Clipping& clipping, const Device& device) {
   const Tensor scale = Tensor::full({1}, 7.0, DType::f32, device);
@@ -102,6 +114,30 @@ TEST_CASE("gradient_scale gives the bits of the factor that the host computes of
         const float expected = clipping.factor(norm);
         CHECK(bits_of(scale_of(limbs, {0, 0, 0}, clipping, device)) == bits_of(expected));
       }
+}
+
+TEST_CASE("gradient_scale rounds root and quotients as f64 does where a bit below decides") {
+  // Found by a search. `what` lies above the middle of two doubles by less than the bits that
+  // integers compute of it; one that rounds to the lower double gives another f32.
+  struct Case {
+    const char* what;
+    double sum;
+    float clip_norm;
+    int64_t micro_batches;
+    float expected;
+  };
+  const Case cases[] = {{"the root", 0x1.71f6abd425a2ep+0, 1.0f, 1, 0x1.a9e704p-1f},
+                        {"norm / divisor", 0x1.0df50e1f939d3p+5, 0.5f, 3, 0x1.608e26p-4f},
+                        {"clip / norm", 0x1.71f6abd425a2cp+0, 1.0f, 1, 0x1.a9e706p-1f},
+                        {"ratio / divisor", 0x1.1494f27b809d6p+9, 3.0f, 7, 0x1.053b12p-3f}};
+  for (const Device& device : devices_at_every_level())
+    for (const Case& c : cases) {
+      INFO(level_of(device), ", ", c.what);
+      const std::vector<int64_t> limbs = limbs_of_sum(c.sum);
+      CHECK(value_of_limbs(limbs.data()) == c.sum);
+      const Clipping clipping{.micro_batches = c.micro_batches, .clip_norm = c.clip_norm};
+      CHECK(bits_of(scale_of(limbs, {0}, clipping, device)) == bits_of(c.expected));
+    }
 }
 
 TEST_CASE("gradient_scale is NaN if any parameter's gradient is not finite") {

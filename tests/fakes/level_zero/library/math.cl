@@ -1,5 +1,6 @@
 // f32 mathematics that the kernels call, rounded as the host's library does; square root and
-// division are exact. A kernel that calls another function fails with its name: it is added here.
+// division are exact, native functions are not, as OpenCL leaves their errors to the device. A
+// kernel that calls another function fails with its name: it is added here.
 #include "base.clh"
 
 #define ZG_EACH(function, ...)                                   \
@@ -17,9 +18,17 @@
   float ZG_OVERLOAD function(float x, float y, float z) { return value; } \
   float8 ZG_OVERLOAD function(float8 x, float8 y, float8 z) { ZG_EACH(function, x[i], y[i], z[i]) }
 
+/// y, unless it is 0, infinite or NaN, moved by one or two steps up or down, which x chooses.
+static float inexact(float y, float x) {
+  const uint bits = __builtin_bit_cast(uint, y), magnitude = bits & 0x7fffffff;
+  const uint mixed = __builtin_bit_cast(uint, x) * 0x9e3779b1u >> 30;
+  const uint steps[] = {1, 2, -1u, -2u};
+  return magnitude - 3 < 0x7f7ffffcu ? __builtin_bit_cast(float, bits + steps[mixed]) : y;
+}
+
 ZG_FLOAT_1(exp, __builtin_expf(x))
-ZG_FLOAT_1(native_exp2, __builtin_exp2f(x))
-ZG_FLOAT_1(native_recip, 1.0f / x)
+ZG_FLOAT_1(native_exp2, inexact(__builtin_exp2f(x), x))
+ZG_FLOAT_1(native_recip, inexact(1.0f / x, x))
 ZG_FLOAT_1(expm1, __builtin_expm1f(x))
 ZG_FLOAT_1(log, __builtin_logf(x))
 ZG_FLOAT_1(log1p, __builtin_log1pf(x))
