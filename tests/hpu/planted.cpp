@@ -173,6 +173,11 @@ void other_device(Case& c) {
   report(zeCommandListAppendLaunchKernel(c.l0.list, c.fill, &of, nullptr, 0, nullptr));
 }
 
+void event_of_another_device(Case& c) {
+  LevelZero second(1);
+  report(zeCommandListAppendBarrier(c.l0.list, second.done, 0, nullptr));
+}
+
 /// Two chunks of device memory side by side, on this device.
 struct Chunks {
   static constexpr size_t bytes = size_t{2} << 20;
@@ -326,6 +331,7 @@ const std::map<std::string, void (*)(Case&)> bugs{
     {"unset", unset},
     {"foreign_pointer", foreign_pointer},
     {"other_device", other_device},
+    {"event_of_another_device", event_of_another_device},
     {"wrong_group", wrong_group},
     {"peer_chunks", peer_chunks},
     {"peer_copy", peer_copy},

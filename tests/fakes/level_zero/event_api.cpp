@@ -8,13 +8,16 @@
 namespace zg::test_driver {
 namespace {
 
-ze_result_t pool_create(ze_context_handle_t, const ze_event_pool_desc_t* description, uint32_t,
-                        ze_device_handle_t*, ze_event_pool_handle_t* handle) {
+ze_result_t pool_create(ze_context_handle_t, const ze_event_pool_desc_t* description,
+                        uint32_t count, ze_device_handle_t* devices,
+                        ze_event_pool_handle_t* handle) {
   Lock lock(state().mutex);
   if (!description->count)
     return refuse(ZE_RESULT_ERROR_INVALID_SIZE, "zeEventPoolCreate: no events");
   EventPool* const pool = make_handle<EventPool>(handle);
   pool->count = description->count;
+  for (uint32_t i = 0; i < count; ++i)
+    pool->devices.insert(device_of(devices[i], "zeEventPoolCreate"));
   pool->timestamps = description->flags & ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP;
   pool->host_visible = description->flags & ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
   return ZE_RESULT_SUCCESS;

@@ -37,6 +37,7 @@ struct EventPool {
   uint32_t count = 0;
   bool timestamps = false, host_visible = false;
   std::set<uint32_t> used;
+  std::set<const Device*> devices;  ///< whose commands may use its events; none: all
 };
 
 struct Event {

@@ -131,6 +131,14 @@ void enqueue(Queue& queue, Command command) {
 
 ze_result_t submit(Lock& lock, CommandList& list, Command command) {
   if (state().lost) return ZE_RESULT_ERROR_DEVICE_LOST;
+  std::vector<Event*> events = command.waits;
+  if (command.signal) events.push_back(command.signal);
+  for (const Event* event : events)
+    if (const auto& devices = event->pool->devices;
+        !devices.empty() && !devices.contains(list.device))
+      return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                    "%s: an event of a pool for %s, the list is of %s", command.what.c_str(),
+                    (*devices.begin())->name, list.device->name);
   if (!list.immediate) {
     if (list.closed)
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "%s: appended to a closed list",
