@@ -23,14 +23,10 @@ __kernel void floats(__global float* out, __global const float* x, __global cons
                           fma(v, w, v),
                           v * w + v,
                           exp((float8)(0, 1, v, 3, 4, 5, 6, 7)).s2,
-                          fma((float8)w, (float8)(v), (float8)(w)).s7};
+                          fma((float8)w, (float8)(v), (float8)(w)).s7,
+                          native_exp2(v),
+                          native_recip(v)};
   for (size_t r = 0; r < sizeof values / sizeof values[0]; ++r) out[r * n + i] = values[r];
-}
-
-__kernel void native(__global float* out, __global const float* x, __global const float* y) {
-  const size_t i = get_global_id(0), n = get_global_size(0);
-  out[i] = native_exp2(x[i]);
-  out[n + i] = native_recip(y[i]);
 }
 
 __kernel void questions(__global int* out, __global const float* x, __global const float* y) {

@@ -96,15 +96,14 @@ TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at ever
         Tensor::from<float>({-float(infinity), -200, -1e-20f, 1e-20f, 200}, {5}, device);
     auto of = [&](UnaryOp op) { return run_unary(op, x).to_doubles(); };
     const std::vector<double> xs = x.to_doubles();
-    // Exact, except that CUDA's functions have the errors that the CUDA C++ Programming Guide lists
-    // under "Mathematical Functions".
-    const bool is_cuda = device.type() == Device::Type::cuda;
+    // Exact on the CPU; else with the errors of OpenCL's table, which allows more than CUDA's.
+    const bool is_cpu = device.type() == Device::Type::cpu;
     const auto is_near = [&](UnaryOp op, const std::vector<double>& expected, int ulps) {
       return excess(run_unary(op, x), expected, 0.0,
-                    (is_cuda ? ulps : 0) * 2 * unit_roundoff(DType::f32)) <= 1;
+                    (is_cpu ? 0 : ulps) * 2 * unit_roundoff(DType::f32)) <= 1;
     };
-    CHECK(is_near(UnaryOp::exp, {0, 0, 1, 1, infinity}, 1));
-    CHECK(is_near(UnaryOp::tanh, {-1, -1, xs[2], xs[3], 1}, 2));
+    CHECK(is_near(UnaryOp::exp, {0, 0, 1, 1, infinity}, 3));
+    CHECK(is_near(UnaryOp::tanh, {-1, -1, xs[2], xs[3], 1}, 5));
     CHECK(of(UnaryOp::sigmoid) == std::vector<double>{0, 0, 0.5, 0.5, 1});
     CHECK(of(UnaryOp::relu) == std::vector<double>{0, 0, 0, xs[3], 200});
     CHECK(of(UnaryOp::silu)[4] == 200);
