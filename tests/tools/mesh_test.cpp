@@ -120,6 +120,15 @@ TEST_CASE("a run resumes with the reduction groups of its checkpoint on other te
   const std::string resumed =
       grouped_run + "--resume " + (folder / "run") + " --ranks 2 --tensor-parallel 2 ";
   CHECK(curve_of(resumed).hash == one.hash);
+  const std::string changed = "changed: run.tensor_parallel: ";
+  CHECK(contains(checked(zerograd(resumed)).error, changed + "4 in the checkpoint, 2 now\n"));
+  const std::string plain = mesh_run + "--tied ";
+  checked(zerograd(plain + "--steps 2 --save " + (folder / "plain")));
+  const Outcome divided = checked(
+      zerograd(plain + "--resume " + (folder / "plain") + " --ranks 2 --tensor-parallel 2"));
+  CHECK(contains(divided.error, changed +
+                                    "1 in the checkpoint, 2 now; without --reduction-groups this "
+                                    "changes bits\n"));
   const Outcome other = zerograd(resumed + "--reduction-groups 2");
   CHECK(other.status == 2);
   CHECK(contains(other.error,
@@ -225,7 +234,9 @@ TEST_CASE("mesh options that do not fit the ranks or the model are refused with 
   };
   refused("--ranks 3 --tensor-parallel 2", "--ranks: expected a multiple of the 2");
   refused("--ranks 2 --tensor-parallel 2", "expected a divisor of the 3 heads (1, 3), got 2");
-  refused("--ranks 4 --pipeline-parallel 4", "expected at most the model's 2 layers, got 4");
+  for (const char* model : {"", "--model-type bloom --vocab-size 100 "})
+    refused(model + std::string("--ranks 4 --pipeline-parallel 4"),
+            "--pipeline-parallel: expected at most the model's 2 layers, got 4");
   refused("--sequence-parallel", "expected --tensor-parallel 2 or more");
   refused("--ranks 2 --pipeline-parallel 2 --schedule-pipeline zigzag",
           "expected 1f1b, gpipe, got");

@@ -225,6 +225,10 @@ TEST_CASE("plan prints the peak, the bytes on the wire and whether the run fits"
                  "fits 12GiB: ") == "no; smallest setting that fits: --zero-stage 0 --cpu-offload");
   CHECK(line_after(plan_of("--data sort --model-type gpt2-xl --device-memory 300MiB"),
                    "fits 300MiB: ") ==
+        "no; smallest setting that fits: none; a batch of one sample does not fit either; try more "
+        "--ranks or a smaller model");
+  CHECK(line_after(plan_of("--data sort --model-type gpt-micro --device-memory 10MiB"),
+                   "fits 10MiB: ") ==
         "no; smallest setting that fits: none; try a smaller --batch-size or more --ranks");
   // A model too large for one rank's device trains on one rank with states on the host.
   const Outcome offloaded = checked(zerograd("plan " + large + "--cpu-offload --zero-stage 3"));
@@ -367,7 +371,10 @@ TEST_CASE("a run that is out of memory names a setting that fits, and that setti
   const std::string setting = line_after(full.error, "try ");
   CHECK(setting == "--zero-stage 1: the smallest setting that fits");
   checked(zerograd(run + setting.substr(0, setting.find(':'))));
-  check_refused("train --data sort --device-memory 1MiB", 3, "no ZeRO stage fits");
+  check_refused(
+      "train --data sort --device-memory 1MiB", 3,
+      "no ZeRO stage fits, with or without --activation-checkpoint; a batch of one sample "
+      "does not fit either; try more --ranks or a smaller model");
 }
 
 }  // namespace zg::testing

@@ -294,7 +294,7 @@ int print_caps(const Run& run, const RankMemory& memory, const RankMemory* large
                         flag_size(limits.host_limit));
   std::string line =
       fmt::format("fits {}: {}; smallest setting that fits: ", caps, yes ? "yes" : "no");
-  line += smallest ? *smallest : "none; try a smaller --batch-size or more --ranks";
+  line += smallest ? *smallest : "none; " + advice_to_fit(run);
   print(line);
   return yes ? 0 : 3;
 }

@@ -153,8 +153,9 @@ namespace {
   const std::string what = error.what();
   raise<OutOfMemory>("{}{}{}", what, what.ends_with('\n') ? "" : "\n",
                      smallest ? fmt::format("try {}: the smallest setting that fits\n", *smallest)
-                              : "no ZeRO stage fits, with or without --activation-checkpoint; try "
-                                "a smaller --batch-size or more --ranks\n");
+                              : fmt::format("no ZeRO stage fits, with or without "
+                                            "--activation-checkpoint; {}\n",
+                                            advice_to_fit(run)));
 }
 
 // Trains with ranks that are threads, or with this process as one rank of several, which reports

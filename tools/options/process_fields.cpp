@@ -228,8 +228,8 @@ Fields axes_fields() {
       {ZG_AT(axes.reduction_groups),
        integer_row({"--reduction-groups"},
                    "the parts whose sums tensor ranks add up, in a tree: a power of two; every\n"
-                   "--tensor-parallel that divides it gives the same bits",
-                   {0, "one for each rank"}, 1024),
+                   "--tensor-parallel that divides it gives the same bits; 0: one for each rank",
+                   {0, nullptr}, 1024),
        must_equal("run.reduction_groups", Between{0, 1024}).sparse().in_audit(AuditPart::settings)},
   };
 }

@@ -28,8 +28,9 @@ void check_axes(const TrainOptions& options) {
   if (options.ranks % model_ranks != 0)
     raise<ConfigError>(
         "--ranks: expected a multiple of the {} that --tensor-parallel {} and --pipeline-parallel "
-        "{} take, got {}; try --ranks {}",
+        "{} take, got {}; try {} {}",
         model_ranks, axes.tensor, axes.pipeline, options.ranks,
+        options.process ? "a number of processes of" : "--ranks",
         (options.ranks / model_ranks + 1) * model_ranks);
   if (axes.sequence_parallel && axes.tensor == 1)
     throw ConfigError(

@@ -175,6 +175,14 @@ std::optional<std::string> smallest_fitting(const Run& run) {
   return std::nullopt;
 }
 
+std::string advice_to_fit(const Run& run) {
+  Run candidate = run;
+  const int64_t samples = std::exchange(candidate.options.micro_batch, 1);
+  return samples > 1 && smallest_fitting(candidate)
+             ? "try a smaller --batch-size or more --ranks"
+             : "a batch of one sample does not fit either; try more --ranks or a smaller model";
+}
+
 namespace {
 
 int64_t ranks_here(const Run& run) {

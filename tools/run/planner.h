@@ -35,6 +35,9 @@ std::string write_kernels(const Run& run, const RankMemory& first,
 /// then among those with --activation-checkpoint. Absent: none fits.
 std::optional<std::string> smallest_fitting(const Run& run);
 
+/// Advice where none fits. It names a smaller batch only if one of a single sample fits.
+std::string advice_to_fit(const Run& run);
+
 /// The largest n in [1, most] for which fits(n) is true; 0: there is none. If fits(n) is true, it
 /// must be true for all smaller n.
 template <class Fits>

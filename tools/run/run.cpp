@@ -310,6 +310,9 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     run.traced = std::make_shared<TracedSteps>(TracedSteps{options.trace + rank, steps});
   }
   check_outputs(run);
+  if (options.seq2seq.config.empty() && options.model.layers < options.axes.pipeline)
+    raise<ConfigError>("--pipeline-parallel: expected at most the model's {} layers, got {}",
+                       options.model.layers, options.axes.pipeline);
   if (facts.saved) run.changes = check_resumed(*facts.saved, options);
   resolve_base(run, facts.saved.has_value());
   return run;

@@ -341,6 +341,10 @@ TEST_CASE("the pipeline stage with the head has fewer blocks, by the cost of the
     const GPTPart part = part_of(mesh, config, DType::f32);
     CHECK(std::pair(part.first_layer, part.end_layer) == layers[stage]);
   }
+  const auto world = counting_communicator(0, 10);
+  const Mesh ten(*world, {.pipeline = 10});
+  CHECK_ERROR(ConfigError, "gpt: pipeline: expected at most the model's 9 layers, got 10 stages",
+              part_of(ten, config, DType::f32));
 }
 
 TEST_CASE("transformer_parameters counts the whole model's parameters on a tensor parallel rank") {
