@@ -97,7 +97,8 @@ TEST_CASE("at an equal number of tensor ranks the other axes change no bit") {
 }
 
 TEST_CASE("with reduction groups tensor ranks change no bit of weights, losses and norms") {
-  for (const char* model : {"--untied ", "--tied --precision bf16 "}) {
+  for (const char* model : {"--untied ", "--tied --precision bf16 ",
+                            "--tied --precision 16 --initial-scale-power 30 "}) {
     const Curve one = curve_of(grouped_run + model);
     REQUIRE(one.losses.size() == 4);
     for (const Share& share :

@@ -62,7 +62,9 @@ TEST_CASE("a parameter's squares have the same limbs for every division into gro
                           {.outer = 3, .extent = 24, .inner = 7, .groups = 8},
                           {.extent = 50, .inner = 3, .groups = 8},
                           {.outer = 5, .extent = 256, .groups = 8},
-                          {.extent = 23, .inner = 48, .groups = 8}};
+                          {.extent = 23, .inner = 48, .groups = 8},
+                          // It divides the groups' runs, but not the blocks.
+                          {.outer = 3, .extent = 15, .inner = 8, .groups = 8}};
   for (const Device& device : devices_at_every_level())
     for (Slice slice : wholes) {
       const int64_t extent = slice.extent, part = (extent + 7) / 8;

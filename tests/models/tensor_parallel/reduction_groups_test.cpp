@@ -102,7 +102,8 @@ TEST_CASE("with reduction groups tensor ranks and sequence parallelism change no
             check_same_bits(grouped_training(config, setting), whole);
           }
       },
-      grouped_decoders(), std::vector{DType::f32, DType::bf16}, std::array{false, true});
+      grouped_decoders(), std::vector{DType::f32, DType::bf16, DType::f16},
+      std::array{false, true});
 }
 
 TEST_CASE("with reduction groups the sums over many samples do not depend on the ranks' tokens") {
