@@ -1,6 +1,6 @@
 // Methods: reduction of the argument (Cody and Waite; Payne and Hanek for large angles), then
-// Taylor series, whose coefficients need no table: 1/n! and 1/n. "Two" is an unevaluated sum of two
-// f64 with about 106 bits (Dekker, 1971).
+// Taylor series, whose coefficients need no table: 1/n! and 1/n. Only erfc has a table. "Two" is an
+// unevaluated sum of two f64 with about 106 bits (Dekker, 1971).
 
 #include "zerograd/runtime/portable_math.h"
 
@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 
 namespace zg::portable {
 
@@ -37,6 +38,13 @@ Two product(double a, double b) {
 Two product(const Two& a, const Two& b) {
   const Two p = product(a.high, b.high);
   return ordered_sum(p.high, p.low + (a.high * b.low + a.low * b.high));
+}
+
+/// The quotient, with an error of about 2^-104.
+Two quotient(const Two& a, const Two& b) {
+  const double q = a.high / b.high;
+  const Two back = product(q, b.high);
+  return ordered_sum(q, ((a.high - back.high) - back.low + (a.low - q * b.low)) / b.high);
 }
 
 /// ln 2: `high` has 32 bits, so that k high is exact for exponents k.
@@ -74,17 +82,41 @@ constexpr std::array<double, N> inverse_odds(int first) {
   return c;
 }
 
-/// exp(x + rest), where |rest| is far below 1.
+/// x 2^k, rounded once, for |x| in [2^-60, 2^60].
+double scaled(double x, int k) {
+  const auto power = [](int e) {
+    return std::bit_cast<double>(static_cast<uint64_t>(e + 1023) << 52);
+  };
+  return x * power(k / 2) * power(k - k / 2);
+}
+
+/// e^(x + rest) = 2^k (1 + high + low), for |rest| far below 1.
+struct ExpParts {
+  double high, low;
+  int k;
+
+  ExpParts(double x, double rest) {
+    static constexpr auto terms = inverse_factorials<12>(2, 1, 1);
+    constexpr double round = 0x1.8p52;  // to add it and take it away rounds to an integer
+    const double whole = (x * (1 / (ln2.high + ln2.low)) + round) - round;
+    const Two r = sum(x - whole * ln2.high, rest - whole * ln2.low);
+    high = r.high;
+    low = r.low + r.high * r.high * polynomial(terms, r.high);
+    k = static_cast<int>(whole);
+  }
+  /// (e^(x + rest) - 1) / 2^k.
+  Two less_one() const {
+    const Two all = sum(1 - scaled(1, -k), high);
+    return ordered_sum(all.high, all.low + low);
+  }
+};
+
 double exp_of_sum(double x, double rest) {
   if (std::isnan(x)) return x;
   if (x > 710) return infinity;  // above ln of the largest f64, 709.78
   if (x < -746) return 0;        // below half of the smallest one, -745.13
-  static constexpr auto terms = inverse_factorials<12>(2, 1, 1);
-  const double k = std::floor(x * (1 / (ln2.high + ln2.low)) + 0.5);
-  const double reduced = x - k * ln2.high;
-  const Two r = sum(reduced, rest - k * ln2.low);
-  const double small = r.low + r.high * r.high * polynomial(terms, r.high);
-  return std::ldexp(1.0 + (r.high + small), static_cast<int>(k));
+  const ExpParts e(x, rest);
+  return scaled(1.0 + (e.high + e.low), e.k);
 }
 
 /// x = m 2^k with m in [sqrt(1/2), sqrt(2)), for finite x > 0.
@@ -93,10 +125,13 @@ struct Split {
   int k;
 };
 Split split(double x) {
-  int k = 0;
-  double m = std::frexp(x, &k);
-  if (m < 0x1.6a09e667f3bcdp-1) m *= 2, --k;
-  return {m, k};
+  const int shift = x < 0x1p-1022 ? 54 : 0;
+  const auto bits = std::bit_cast<uint64_t>(x * static_cast<double>(uint64_t{1} << shift));
+  // The exponent less that of sqrt(1/2) is the part that becomes k.
+  const auto above = static_cast<int64_t>(bits - std::bit_cast<uint64_t>(0x1.6a09e667f3bcdp-1));
+  const int64_t k = above >> 52;
+  return {std::bit_cast<double>(bits - (static_cast<uint64_t>(k) << 52)),
+          static_cast<int>(k) - shift};
 }
 
 /// 2 atanh(s) = 2 (s + s^3 / 3 + ...) is the logarithm of (1 + s) / (1 - s): of m for s = (m - 1) /
@@ -106,9 +141,7 @@ Two precise_log(double x) {
   static constexpr Two third{0x1.5555555555555p-2, 0x1.5555555555555p-56};
   const auto [m, k] = split(x);
   const double f = m - 1, below = 2 + f, lost = f - (below - 2);
-  const double s = f / below;
-  const Two back = product(s, below);
-  const Two ratio = ordered_sum(s, ((f - back.high) - back.low - s * lost) / below);
+  const Two ratio = quotient({f, 0}, {below, lost});
   const Two square = product(ratio, ratio);
   const Two cubic = product(product(square, ratio), third);
   const double rest = ratio.high * square.high * square.high * polynomial(terms, square.high);
@@ -118,6 +151,53 @@ Two precise_log(double x) {
   const Two middle = product(k, ln2.low);
   const Two both = sum(whole.high, middle.high);
   return ordered_sum(both.high, both.low + (whole.low + (low + (middle.low + k * ln2_rest))));
+}
+
+/// log(x) + rest, for |rest| far below 1.
+double log_plus(double x, double rest) {
+  if (std::isnan(x) || x == infinity) return x;
+  if (x == 0) return -infinity;
+  if (x < 0) return std::numeric_limits<double>::quiet_NaN();
+  static constexpr auto terms = inverse_odds<10>(3);
+  const auto [m, k] = split(x);
+  const double f = m - 1, s = f / (2 + f), z = s * s, half = 0.5 * f * f;
+  // 2 atanh(s) = f - f^2 / 2 + s (f^2 / 2 + 2 (z / 3 + z^2 / 5 + ...)); f is exact.
+  const double tail = half - (s * (half + 2 * z * polynomial(terms, z)) + (k * ln2.low + rest));
+  return k * ln2.high - (tail - f);
+}
+
+/// erf(x) = 2 / sqrt(pi) (x - x^3 / 3 + x^5 / (2! 5) - ...) = x + x (c[0] + c[1] x^2 + ...).
+template <size_t N>
+constexpr std::array<double, N> erf_terms() {
+  std::array<double, N> c = inverse_factorials<N>(0, 1, -1);
+  for (size_t i = 0; i < N; ++i)
+    c[i] *= 2 * std::numbers::inv_sqrtpi / (2.0 * static_cast<double>(i) + 1);
+  c[0] = 0x1.06eba8214db69p-3;  // 2 / sqrt(pi) - 1
+  return c;
+}
+
+/// erfc(x) for x >= erfc_begin: (x + 1/2) e^(x^2) erfc(x) is a polynomial in q = 8.5 / (x + 3)
+/// - 1.2669, which is within [-1, 1] up to x = 28 (after Shepherd and Laframboise, 1981). Its
+/// coefficients are those of the Chebyshev series, computed with 300 bits; the error is 2^-56.7.
+constexpr double erfc_begin = 0.75;
+double erfc_of_large(double x) {
+  if (x > 28) return 0;  // the smallest f64 is erfc(27.2)
+  constexpr double first = 0x1.3cffcb1aaf6b2p-1;
+  static constexpr std::array terms = {
+      0x1.9a23e71ff16ebp-5,   -0x1.beb585ed6a079p-9,  -0x1.f144ce7fe2c52p-7,
+      -0x1.620539f765b17p-7,  -0x1.35bca313d8a8fp-8,  -0x1.5ac7dea466d91p-10,
+      -0x1.5c3d55d16a0afp-13, 0x1.21165bd0d1f34p-15,  0x1.29530bc1eec5bp-16,
+      0x1.32e590aa7b837p-21,  -0x1.4c1fc507e38d3p-20, -0x1.61b1f63363671p-23,
+      0x1.8b999b2324660p-24,  0x1.355224bdf976ap-26,  -0x1.175f35ad97754p-27,
+      -0x1.c02823ca42d6cp-30, 0x1.af51585ce628fp-31,  0x1.09f5afd69be14p-33,
+      -0x1.f0b6b169d6098p-35, -0x1.7bff00dd6a507p-38};
+  const double q = 8.5 / (x + 3) - 1.2669;
+  const Two ratio = quotient(ordered_sum(first, q * polynomial(terms, q)), sum(x, 0.5));
+  const double upper = static_cast<float>(x);  // its square is exact
+  const ExpParts e(-upper * upper, (upper - x) * (upper + x));
+  const Two power = ordered_sum(1, e.high);
+  const double low = ratio.high * (power.low + e.low) + ratio.low * power.high;
+  return scaled(ratio.high * power.high + low, e.k);
 }
 
 /// An angle less n pi / 2, at most about pi / 4, and n modulo 4.
@@ -214,41 +294,85 @@ double sine(double x, int quarters) {
   return turn < 2 ? value : -value;
 }
 
-}  // namespace
-
-double exp(double x) { return exp_of_sum(x, 0); }
-
-double log(double x) {
-  if (std::isnan(x) || x == infinity) return x;
-  if (x == 0) return -infinity;
-  if (x < 0) return std::numeric_limits<double>::quiet_NaN();
-  static constexpr auto terms = inverse_odds<10>(3);
-  const auto [m, k] = split(x);
-  const double f = m - 1, s = f / (2 + f), z = s * s, half = 0.5 * f * f;
-  // 2 atanh(s) = f - f^2 / 2 + s (f^2 / 2 + 2 (z / 3 + z^2 / 5 + ...)); f is exact.
-  const double tail = half - (s * (half + 2 * z * polynomial(terms, z)) + k * ln2.low);
-  return k * ln2.high - (tail - f);
-}
-
-double sin(double x) { return x == 0 ? x : sine(x, 0); }
-double cos(double x) { return sine(x, 1); }
-
-double pow(double x, double y) {
+/// x^y, where `of_positive` gives y-th powers of finite positive numbers other than 1.
+template <class F>
+double power(double x, double y, const F& of_positive) {
   if (y == 0 || x == 1) return 1;
   if (std::isnan(x) || std::isnan(y)) return x + y;
-  const bool is_whole = std::floor(y) == y, is_odd = std::fabs(std::fmod(y, 2)) == 1;
-  const double sign = is_odd && std::signbit(x) ? -1 : 1, size = std::fabs(x);
+  const double size = std::fabs(x);
+  const double sign = std::signbit(x) && std::fabs(std::fmod(y, 2)) == 1 ? -1 : 1;
   if (size == 1 && std::isinf(y)) return 1;
   if (size == 0 || std::isinf(x) || std::isinf(y)) {
     const bool grows = (size > 1) == (y > 0);
     return sign * (grows ? infinity : 0.0);
   }
-  if (x < 0 && !is_whole) return std::numeric_limits<double>::quiet_NaN();
-  if (size == 1) return sign;
-  const Two logarithm = precise_log(size);
-  const double bounded = std::fmin(std::fmax(y, -0x1p80), 0x1p80);  // no product overflows
-  const Two exponent = product(logarithm.high, bounded);
-  return sign * exp_of_sum(exponent.high, exponent.low + logarithm.low * bounded);
+  if (x < 0 && std::floor(y) != y) return std::numeric_limits<double>::quiet_NaN();
+  return size == 1 ? sign : sign * of_positive(size);
 }
+
+}  // namespace
+
+double exp(double x) { return exp_of_sum(x, 0); }
+
+double log(double x) { return log_plus(x, 0); }
+
+double log1p(double x) {
+  if (x == 0) return x;
+  const Two whole = sum(1, x);
+  return log_plus(whole.high, whole.low / whole.high);
+}
+
+double expm1(double x) {
+  if (x == 0 || std::isnan(x)) return x;
+  if (x > 710) return infinity;
+  if (x < -40) return -1;
+  const ExpParts e(x, 0);
+  return scaled(e.less_one().high, e.k);
+}
+
+double tanh(double x) {
+  if (x == 0 || std::isnan(x)) return x;
+  if (std::fabs(x) > 22) return std::copysign(1.0, x);
+  // With e = e^(2 x) - 1 = 2^k less_one: tanh(x) = e / (e + 2).
+  const ExpParts e(2 * x, 0);
+  const Two less_one = e.less_one(), below = sum(scaled(2, -e.k), less_one.high);
+  return quotient(less_one, {below.high, below.low + less_one.low}).high;
+}
+
+double erf(double x) {
+  static constexpr auto terms = erf_terms<15>();
+  const double size = std::fabs(x);
+  if (size >= erfc_begin) return std::copysign(1 - erfc_of_large(size), x);
+  return x + x * polynomial(terms, x * x);
+}
+
+double erfc(double x) { return x >= erfc_begin ? erfc_of_large(x) : 1 - erf(x); }
+
+double sin(double x) { return x == 0 ? x : sine(x, 0); }
+double cos(double x) { return sine(x, 1); }
+
+double pow(double x, double y) {
+  return power(x, y, [y](double size) {
+    const Two logarithm = precise_log(size);
+    const double bounded = std::fmin(std::fmax(y, -0x1p80), 0x1p80);  // no product overflows
+    const Two exponent = product(logarithm.high, bounded);
+    return exp_of_sum(exponent.high, exponent.low + logarithm.low * bounded);
+  });
+}
+
+double exp2(double x) { return pow(2, x); }
+
+// clang-format off
+float exp(float x) { return static_cast<float>(exp(double{x})); }
+float expm1(float x) { return static_cast<float>(expm1(double{x})); }
+float log(float x) { return static_cast<float>(log(double{x})); }
+float log1p(float x) { return static_cast<float>(log1p(double{x})); }
+float sin(float x) { return static_cast<float>(sin(double{x})); }
+float cos(float x) { return static_cast<float>(cos(double{x})); }
+float tanh(float x) { return static_cast<float>(tanh(double{x})); }
+float erf(float x) { return static_cast<float>(erf(double{x})); }
+float erfc(float x) { return static_cast<float>(erfc(double{x})); }
+float pow(float x, float y) { return static_cast<float>(power(x, y, [y](double size) { return exp(double{y} * log(size)); })); }
+// clang-format on
 
 }  // namespace zg::portable

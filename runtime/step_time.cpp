@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -91,7 +92,8 @@ double Curve::at(double size) const {
   if (after == points.begin()) return after->second;
   if (after == points.end()) return points.back().second;
   const auto before = after - 1;
-  const double fraction = std::log(size / before->first) / std::log(after->first / before->first);
+  const double fraction =
+      portable::log(size / before->first) / portable::log(after->first / before->first);
   return before->second + fraction * (after->second - before->second);
 }
 

@@ -8,6 +8,7 @@
 #include "zerograd/kernels/cpu/indices.h"
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/portable_math.h"
 
 namespace zg::cpu {
 namespace {
@@ -101,14 +102,14 @@ void forward_of_head(const AttentionCall& call, int64_t b, int64_t h, std::byte*
     A sum = 0;
     std::fill_n(scratch.out, s.D, A(0));
     for (int64_t j = begin; j < end; ++j) {
-      const A weight = std::exp(scratch.weights[j] - largest);
+      const A weight = portable::exp(scratch.weights[j] - largest);
       sum += weight;
       add_scaled(scratch.out, weight * scratch.factors[j], scratch.v + j * s.D, s.D);
     }
     // The sum is at least 1 unless every key is hidden.
     for (int64_t d = 0; d < s.D; ++d) scratch.out[d] = sum == 0 ? A(0) : scratch.out[d] / sum;
     store_rows<T>(scratch.out, call.out, s.out, s, b, h, t, t + 1);
-    if (call.log_sum) *log_sum_at<A>(call, b, h, t) = largest + std::log(sum);
+    if (call.log_sum) *log_sum_at<A>(call, b, h, t) = largest + portable::log(sum);
   }
 }
 
@@ -139,7 +140,7 @@ void add_head(const AttentionCall& call, int64_t b, int64_t h, const PlainScratc
     }
     const A mean = sees ? dot(scratch.dout, scratch.out, s.D) : A(0);
     for (int64_t j = first_key(s, t), end = sees ? visible_keys(s, t) : 0; j < end; ++j) {
-      const A weight = std::exp(scratch.weights[j] - log_sum), factor = scratch.factors[j];
+      const A weight = portable::exp(scratch.weights[j] - log_sum), factor = scratch.factors[j];
       const A dweight = factor * dot(scratch.dout, scratch.v + j * s.D, s.D);
       const A dscore = weight * (dweight - mean) * scale;
       add_scaled(scratch.dv + j * s.D, weight * factor, scratch.dout, s.D);

@@ -1,4 +1,5 @@
 #include "zerograd/kernels/attention/attention_tiles_simd.h"
+#include "zerograd/runtime/portable_math.h"
 
 // The forward pass on vectors of f32: Dao 2023, arXiv:2307.08691, algorithm 1. A task computes up
 // to 384 queries of one head and iterates over blocks of 256 keys. It packs a block of K and V,
@@ -239,7 +240,7 @@ inline void process_range(const AttentionCall& call, const QueryRange& range, st
               hidden ? 0.0f : 1.0f / sum);
     if (call.log_sum)
       *log_sum_at<float>(call, range.b, range.h, t) =
-          hidden ? -__builtin_inff() : *query.largest + __builtin_logf(sum);
+          hidden ? -__builtin_inff() : *query.largest + portable::log(sum);
   }
 }
 

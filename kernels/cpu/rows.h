@@ -9,6 +9,7 @@
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/cpu/rows_table.h"
 #include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/portable_math.h"
 
 // Passes over one row, for softmax and cross-entropy: vector code for f32 and bf16, plain C++
 // otherwise.
@@ -42,7 +43,7 @@ double row_exp_sum(const RowTable* table, const T* x, accumulator_t<T> shift, in
   for (int64_t begin = 0; begin < n; begin += exp_sum_block) {
     A sum = 0;
     for (int64_t i = begin; i < std::min(begin + exp_sum_block, n); ++i)
-      sum += std::exp(static_cast<A>(x[i]) - shift);
+      sum += portable::exp(static_cast<A>(x[i]) - shift);
     total += static_cast<double>(sum);
   }
   return total;
@@ -55,7 +56,7 @@ void row_scaled_exp(const RowTable* table, const X* x, accumulator_t<X> shift,
   if constexpr (in_vectors<X> && in_vectors<Y>)
     if (table) return table->scaled_exp[narrow_index<X>][narrow_index<Y>](x, shift, scale, y, n);
   for (int64_t i = 0; i < n; ++i)
-    y[i] = static_cast<Y>(std::exp(static_cast<accumulator_t<X>>(x[i]) - shift) * scale);
+    y[i] = static_cast<Y>(portable::exp(static_cast<accumulator_t<X>>(x[i]) - shift) * scale);
 }
 
 }  // namespace zg::cpu

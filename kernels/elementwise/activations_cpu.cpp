@@ -5,6 +5,7 @@
 #include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu_scalar.h"
 #include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/portable_math.h"
 
 // GELU and gates. Memory bound: forward of a gate reads two operands and writes one, backward reads
 // three and writes two.
@@ -70,7 +71,7 @@ template <Gate form, class A>
 GateValue<A> gate_of(A x) {
   if constexpr (form == Gate::silu) {
     // Both halves from exp(-|x|), which cannot overflow. open + closed = 1.
-    const A e = std::exp(-std::fabs(x)), large = A(1) / (A(1) + e), small = e * large;
+    const A e = portable::exp(-std::fabs(x)), large = A(1) / (A(1) + e), small = e * large;
     const A open = x < A(0) ? small : large, closed = x < A(0) ? large : small;
     return {x * open, open + x * open * closed};
   } else {

@@ -10,6 +10,7 @@
 #include "zerograd/kernels/cpu/loop_nest.h"
 #include "zerograd/kernels/elementwise/visit_elementwise.h"
 #include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
@@ -21,8 +22,8 @@ namespace {
 // The slowest of these functions takes about 20 ns for each element.
 constexpr int64_t grain = 1 << 13;
 
-using std::cos, std::erf, std::exp, std::fabs, std::log, std::log1p, std::pow, std::sin, std::sqrt,
-    std::tanh;
+using portable::cos, portable::erf, portable::exp, portable::log, portable::log1p, portable::pow,
+    portable::sin, portable::tanh, std::fabs, std::sqrt;
 #define ZG_NUMBER(x) static_cast<A>(x)
 #define ZG_FUNCTION template <class number>
 #include "zerograd/kernels/elementwise/formulas.inc"

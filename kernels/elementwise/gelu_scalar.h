@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/runtime/portable_math.h"
 
 // GELU in plain C++, for f64, and for all dtypes with Isa::portable.
 // kernels/elementwise/gelu_simd.h has the same functions on vectors of f32; tests compare both with
@@ -21,7 +22,7 @@ struct TanhGate {
     const T argument = root * x * (T(1) + T(0.044715) * x * x);
     // open + closed = 1. The smaller of the two is not computed as 1 - larger, so it loses no
     // digits to cancellation.
-    const T e = std::exp(-std::fabs(argument));
+    const T e = portable::exp(-std::fabs(argument));
     const T large = T(1) / (T(1) + e), small = e * large;
     open = argument < T(0) ? small : large;
     closed = argument < T(0) ? large : small;
@@ -32,7 +33,7 @@ struct TanhGate {
 /// P(X <= x) of a standard normal X.
 template <class T>
 T normal_cdf(T x) {
-  return T(0.5) * std::erfc(x * T(-0.5) * std::numbers::sqrt2_v<T>);
+  return T(0.5) * portable::erfc(x * T(-0.5) * std::numbers::sqrt2_v<T>);
 }
 
 template <class T>
@@ -47,7 +48,7 @@ T gelu_derivative(T x, Activation form) {
     return gate.open + x * gate.open * gate.closed * gate.slope;
   }
   const T inv_sqrt_two_pi = T(0.5) * std::numbers::sqrt2_v<T> * std::numbers::inv_sqrtpi_v<T>;
-  return normal_cdf(x) + x * std::exp(T(-0.5) * x * x) * inv_sqrt_two_pi;
+  return normal_cdf(x) + x * portable::exp(T(-0.5) * x * x) * inv_sqrt_two_pi;
 }
 
 }  // namespace zg::cpu

@@ -5,6 +5,7 @@
 #include "zerograd/kernels/cpu/rows.h"
 #include "zerograd/kernels/loss/projection_chunks.h"
 #include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/portable_math.h"
 
 namespace zg::cpu {
 namespace {
@@ -30,7 +31,7 @@ struct OnlineLogSumExp {
   void add(const RowTable* table, const T* logits, int64_t n, int64_t target_column) {
     const accumulator_t<T> best = row_max(table, logits, n);
     if (static_cast<double>(best) > max) {
-      sum *= std::exp(max - static_cast<double>(best));
+      sum *= portable::exp(max - static_cast<double>(best));
       max = static_cast<double>(best);
     }
     // All elements are -infinity or NaN: subtracting the maximum would turn -infinity into NaN.
@@ -40,7 +41,8 @@ struct OnlineLogSumExp {
       target = static_cast<double>(logits[target_column]);
   }
   double log_sum() const {
-    return max == -std::numeric_limits<double>::infinity() ? std::log(sum) : max + std::log(sum);
+    return max == -std::numeric_limits<double>::infinity() ? portable::log(sum)
+                                                           : max + portable::log(sum);
   }
 };
 
@@ -53,7 +55,7 @@ void cross_entropy_gradient(const RowTable* table, const X* logits, int64_t n,
   const bool inside = target_column >= 0 && target_column < n;
   const accumulator_t<X> own = inside ? static_cast<accumulator_t<X>>(logits[target_column]) : 0;
   row_scaled_exp(table, logits, log_sum, dloss, out, n);
-  if (inside) out[target_column] = static_cast<Y>(std::expm1(own - log_sum) * dloss);
+  if (inside) out[target_column] = static_cast<Y>(portable::expm1(own - log_sum) * dloss);
 }
 
 }  // namespace

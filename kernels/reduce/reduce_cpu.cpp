@@ -7,6 +7,7 @@
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/rows.h"
 #include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/portable_math.h"
 
 namespace zg::cpu {
 namespace {
@@ -394,7 +395,7 @@ void softmax_forward(const SoftmaxForward& args, Workspace, Stream& stream) {
       const A best = row_max(table, x, C);
       const double sum = row_exp_sum(table, x, best, C);
       if (!args.log) return row_scaled_exp(table, x, best, static_cast<A>(1 / sum), y, C);
-      const A log_sum = static_cast<A>(std::log(sum));
+      const A log_sum = static_cast<A>(portable::log(sum));
       for (int64_t i = 0; i < C; ++i)
         y[i] = static_cast<T>((static_cast<A>(x[i]) - best) - log_sum);
     });
@@ -418,7 +419,8 @@ void softmax_backward(const SoftmaxBackward& args, Workspace, Stream& stream) {
       const A sum = static_cast<A>(total);
       for (int64_t i = 0; i < C; ++i) {
         const A value = static_cast<A>(y[i]), slope = static_cast<A>(dy[i]);
-        dx[i] = static_cast<T>(args.log ? slope - std::exp(value) * sum : value * (slope - sum));
+        dx[i] =
+            static_cast<T>(args.log ? slope - portable::exp(value) * sum : value * (slope - sum));
       }
     });
   });

@@ -7,6 +7,7 @@
 
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/gpt/gpt_layers.h"
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -123,7 +124,8 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   std::vector<double> weights;
   weights.reserve(ids.size());
   for (int32_t id : ids)
-    weights.push_back(std::exp((double{logit(id)} - double{logit(best)}) / options.temperature));
+    weights.push_back(
+        portable::exp((double{logit(id)} - double{logit(best)}) / options.temperature));
   if (options.top_p < 1.0) weights.resize(nucleus(weights, options.top_p));
   for (double& weight : weights)  // the largest is 1
     if (weight < options.min_p) weight = 0.0;

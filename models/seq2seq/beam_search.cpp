@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -115,8 +116,8 @@ namespace {
 void to_log_probabilities(std::span<float> row) {
   const float largest = *std::ranges::max_element(row);
   double sum = 0.0;
-  for (float logit : row) sum += std::exp(double{logit - largest});
-  const auto log_sum = static_cast<float>(std::log(sum));
+  for (float logit : row) sum += portable::exp(double{logit - largest});
+  const auto log_sum = static_cast<float>(portable::log(sum));
   for (float& logit : row) logit = (logit - largest) - log_sum;
 }
 
@@ -315,7 +316,7 @@ class BeamSearch {
 
   float penalty(size_t length) const {
     return static_cast<float>(
-        std::pow(static_cast<double>(length - lengths_.start), options_.length_penalty));
+        portable::pow(static_cast<double>(length - lengths_.start), options_.length_penalty));
   }
 
   const BeamOptions& options_;

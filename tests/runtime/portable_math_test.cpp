@@ -15,9 +15,8 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 /// The largest error in ulp over 20,000 arguments: numbers from `low` to `high`, or 2 to such a
 /// number with a random sign. The reference is the C library's function of long double, which has
 /// 64 bits.
-template <class F, class Reference>
-double worst_error(const F& f, const Reference& reference, double low, double high,
-                   bool is_exponent) {
+template <class F = double (*)(double), class Reference = long double (*)(long double)>
+double worst_error(F f, Reference reference, double low, double high, bool is_exponent) {
   std::mt19937_64 random(1);
   double worst = 0;
   for (int i = 0; i < 20000; ++i) {
@@ -39,21 +38,32 @@ long double size_of(long double x) { return std::fabs(x); }
 
 }  // namespace
 
-TEST_CASE("portable functions have errors below 1 ulp") {
-  const auto exp = [](long double x) { return std::exp(x); };
-  CHECK(worst_error(portable::exp, exp, -1, 1, false) < 1);
-  CHECK(worst_error(portable::exp, exp, -745, 709.7, false) < 1);
-  CHECK(worst_error(portable::exp, exp, -60, 0, true) < 1);
+TEST_CASE("portable functions have errors of at most 1 ulp, tanh, erf, erfc and expm1 of 2") {
+  const auto check = [](const char* name, double (*own)(double),
+                        long double (*reference)(long double), double bar,
+                        std::initializer_list<std::pair<double, double>> ranges) {
+    CAPTURE(name);
+    for (const auto& [low, high] : ranges) {
+      CAPTURE(low);
+      CHECK(worst_error(own, reference, low, high, false) < bar);
+    }
+    CHECK(worst_error(own, reference, -60, -1, true) < bar);
+  };
+  check("tanh", portable::tanh, std::tanh, 2, {{-1, 1}, {0.4, 0.7}, {-23, 23}});
+  check("erf", portable::erf, std::erf, 2, {{-1, 1}, {0.7, 0.8}, {-7, 7}});
+  check("erfc", portable::erfc, std::erfc, 2, {{-1, 1}, {0.7, 1.5}, {1.5, 8}, {-7, 26}, {26, 28}});
+  check("expm1", portable::expm1, std::expm1, 2, {{-1, 1}, {-45, 60}, {-745, 709}});
+  check("log1p", portable::log1p, std::log1p, 1, {{-0.9999, 2}, {0, 1e10}});
+  check("exp2", portable::exp2, std::exp2, 1, {{-1, 1}, {-1021, 1024}});
+  check("exp", portable::exp, std::exp, 1, {{-1, 1}, {-745, 709.7}});
   const auto own_log = [](double x) { return portable::log(std::fabs(x)); };
   const auto log = [](long double x) { return std::log(size_of(x)); };
   CHECK(worst_error(own_log, log, 0.5, 2, false) < 1);
   CHECK(worst_error(own_log, log, -1074, 1023.9, true) < 1);
-  const auto sin = [](long double x) { return std::sin(x); };
-  const auto cos = [](long double x) { return std::cos(x); };
   for (const auto& [low, high] : {std::pair{-60.0, 4.0}, {4.0, 19.9}, {19.9, 21.0}, {21.0, 62.0}}) {
     CAPTURE(low);
-    CHECK(worst_error(portable::sin, sin, low, high, true) < 1);
-    CHECK(worst_error(portable::cos, cos, low, high, true) < 1);
+    CHECK(worst_error(portable::sin, std::sin, low, high, true) < 1);
+    CHECK(worst_error(portable::cos, std::cos, low, high, true) < 1);
   }
   for (const double base : {0.1, 0.9, 1.0001, 2.0, 10000.0}) {
     CAPTURE(base);
@@ -69,6 +79,20 @@ TEST_CASE("portable functions have errors below 1 ulp") {
     };
     CHECK(worst_error(own, pow, -9, 9, true) < 1);
   }
+}
+
+TEST_CASE("portable functions of f32 are those of f64, rounded") {
+  const std::pair<float (*)(float), double (*)(double)> functions[] = {
+      {portable::exp, std::exp},   {portable::log, std::log},     {portable::sin, std::sin},
+      {portable::cos, std::cos},   {portable::tanh, std::tanh},   {portable::erf, std::erf},
+      {portable::erfc, std::erfc}, {portable::expm1, std::expm1}, {portable::log1p, std::log1p}};
+  for (size_t f = 0; f < std::size(functions); ++f)
+    for (float x = 1e-4f; x < 80; x *= 1.001f) {
+      CAPTURE(f);
+      CAPTURE(x);
+      REQUIRE(functions[f].first(x) == static_cast<float>(functions[f].second(double{x})));
+      REQUIRE(portable::pow(x, x / 4) == static_cast<float>(std::pow(double{x}, double{x / 4})));
+    }
 }
 
 TEST_CASE("portable functions give the sines of large angles") {
@@ -92,17 +116,27 @@ TEST_CASE("portable functions have the special values of C") {
       CHECK(std::bit_cast<int64_t>(got) == std::bit_cast<int64_t>(expected));
   };
   const auto is_special = [](double value) {
-    return std::isnan(value) || std::isinf(value) || value == 0 || std::fabs(value) == 1;
+    const double size = std::fabs(value);
+    return std::isnan(value) || std::isinf(value) || size <= 5e-324 || size == 1 || size == 2;
   };
   for (const double x : values) {
     CAPTURE(x);
-    const double expected[] = {std::exp(x), std::log(x), std::sin(x), std::cos(x)};
-    const double got[] = {portable::exp(x), portable::log(x), portable::sin(x), portable::cos(x)};
-    for (size_t i = 0; i < 4; ++i)
+    const double expected[] = {std::exp(x),   std::log(x),  std::sin(x),  std::cos(x),
+                               std::tanh(x),  std::erf(x),  std::erfc(x), std::exp2(x),
+                               std::expm1(x), std::log1p(x)};
+    const double got[] = {portable::exp(x),  portable::log(x),  portable::sin(x),
+                          portable::cos(x),  portable::tanh(x), portable::erf(x),
+                          portable::erfc(x), portable::exp2(x), portable::expm1(x),
+                          portable::log1p(x)};
+    for (size_t i = 0; i < std::size(got); ++i) {
+      CAPTURE(i);
       if (is_special(expected[i])) check(got[i], expected[i]);
+    }
     for (const double y : values) {
       CAPTURE(y);
       if (is_special(std::pow(x, y))) check(portable::pow(x, y), std::pow(x, y));
+      const auto a = static_cast<float>(x), b = static_cast<float>(y);
+      if (is_special(std::pow(a, b))) check(portable::pow(a, b), std::pow(a, b));
     }
   }
 }
@@ -117,6 +151,13 @@ TEST_CASE("portable functions have the same bits everywhere") {
     add(portable::sin(x * x * x));
     add(portable::cos(x * x * x));
     add(portable::pow(x, -0.8));
+    add(portable::tanh(x / 4));
+    add(portable::erf(x / 16));
+    add(portable::erfc(x / 4));
+    add(portable::exp2(50 - x));
+    add(portable::expm1(50 - x));
+    add(portable::log1p(x - 1));
+    add(portable::pow(static_cast<float>(x), -0.8f));
   }
-  CHECK(hash == 8590920531377337106u);
+  CHECK(hash == 17141470383234387081u);
 }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/deepspeed/hjson.h"
 
@@ -37,7 +38,7 @@ E one_of(std::span<const char* const> known, const char* what, const std::string
 
 /// Falls from 1 to 0 along half a cosine while progress rises from 0 to 1. Then it stays 0.
 double half_cosine(double progress) {
-  return (1.0 + std::cos(std::numbers::pi * std::min(1.0, progress))) / 2.0;
+  return (1.0 + portable::cos(std::numbers::pi * std::min(1.0, progress))) / 2.0;
 }
 
 /// The fraction `done` / `total`. A total of 0 counts as 1.
@@ -112,7 +113,7 @@ TransformersNumbers numbers_of(const ScheduleOptions& o) {
 }
 
 /// The factor of the rate as get_scheduler() of transformers computes it, in its order of
-/// operations.
+/// operations. The rate is the same after rounding to f32, which optimizers receive.
 double transformers_factor(const ScheduleOptions& o, const TransformersNumbers& n, int64_t k) {
   if (o.kind == ScheduleKind::hf_constant) return 1.0;
   const bool is_wsd = o.kind == ScheduleKind::hf_warmup_stable_decay;
@@ -123,7 +124,7 @@ double transformers_factor(const ScheduleOptions& o, const TransformersNumbers& 
   };
   if (k < warmup) {
     const double passed = ratio(k, warmup);
-    return shaped(n.warmup_type, passed, 0.5 * (1.0 - std::cos(std::numbers::pi * passed)),
+    return shaped(n.warmup_type, passed, 0.5 * (1.0 - portable::cos(std::numbers::pi * passed)),
                   1.0 - std::sqrt(1.0 - passed)) *
                (1.0 - low) +
            low;
@@ -131,7 +132,7 @@ double transformers_factor(const ScheduleOptions& o, const TransformersNumbers& 
   const double progress = ratio(k - warmup, o.total_num_steps - warmup);
   const auto wave = [&n](double passed) {
     const double cycles = n.num_cycles > 0.0 ? n.num_cycles : 0.5;
-    return 0.5 * (1.0 + std::cos(std::numbers::pi * cycles * 2.0 * passed));
+    return 0.5 * (1.0 + portable::cos(std::numbers::pi * cycles * 2.0 * passed));
   };
   if (is_wsd) {
     const double after = static_cast<double>(k - warmup), decay = n.num_decay_steps;
@@ -152,11 +153,11 @@ double transformers_factor(const ScheduleOptions& o, const TransformersNumbers& 
     case ScheduleKind::hf_cosine_with_restarts: {
       if (progress >= 1.0) return 0.0;
       const double cycles = n.num_cycles > 0.0 ? n.num_cycles : 1.0;
-      return 0.5 * (1.0 + std::cos(std::numbers::pi * std::fmod(cycles * progress, 1.0)));
+      return 0.5 * (1.0 + portable::cos(std::numbers::pi * std::fmod(cycles * progress, 1.0)));
     }
     case ScheduleKind::hf_polynomial:
       if (k > o.total_num_steps) return n.lr_end / o.rate;
-      return ((o.rate - n.lr_end) * std::pow(1.0 - progress, n.power) + n.lr_end) / o.rate;
+      return ((o.rate - n.lr_end) * portable::pow(1.0 - progress, n.power) + n.lr_end) / o.rate;
     case ScheduleKind::hf_inverse_sqrt: {
       const auto begin = static_cast<double>(warmup);
       const double scale = n.timescale > 0.0 ? n.timescale : warmup > 0 ? begin : 10'000.0;
@@ -204,7 +205,7 @@ double annealed_rate(const AnnealingOptions& o, double rate, double min_rate, in
   const double progress = ratio(samples - warmup_samples, o.lr_decay_samples - warmup_samples);
   const double share = o.lr_decay_style == DecayStyle::linear
                            ? 1.0 - progress
-                           : 0.5 * (std::cos(std::numbers::pi * progress) + 1.0);
+                           : 0.5 * (portable::cos(std::numbers::pi * progress) + 1.0);
   return min_rate + share * (rate - min_rate);
 }
 
@@ -277,8 +278,8 @@ Schedule::Schedule(const ScheduleOptions& options)
 double Schedule::warmup(int64_t iteration) const {
   if (options_.warmup_type == WarmupType::linear)
     return ratio(iteration, options_.warmup_num_steps);
-  return std::log(static_cast<double>(iteration + 1)) /
-         std::log(static_cast<double>(options_.warmup_num_steps));
+  return portable::log(static_cast<double>(iteration + 1)) /
+         portable::log(static_cast<double>(options_.warmup_num_steps));
 }
 
 double Schedule::rate(int64_t k) const {

@@ -270,7 +270,8 @@ TEST_CASE("schedules have names, and options out of range are refused by name") 
   CHECK_THROWS_AS(Schedule({.one_cycle = {.cycle_max_mom = 1.0}}), ConfigError);
 }
 
-TEST_CASE("the schedules of transformers have the exact rates of its get_scheduler()") {
+// The C library's cos and pow, which transformers calls, differ from ours by at most an ulp of f64.
+TEST_CASE("the schedules of transformers have the rates of its get_scheduler(), in f32 exactly") {
   const nlohmann::json file =
       nlohmann::json::parse(testing::read_file(std::string(ZG_FIXTURES) + "schedules.json"));
   const nlohmann::json& cases = file.at("cases");
@@ -287,7 +288,9 @@ TEST_CASE("the schedules of transformers have the exact rates of its get_schedul
     int64_t k = 0;
     for (const double rate : item.at("rates")) {
       CAPTURE(k);
-      CHECK(schedule.rate(k++) == rate);
+      const double own = schedule.rate(k++);
+      CHECK(std::fabs(own - rate) <= 4.5e-16 * rate);
+      CHECK(static_cast<float>(own) == static_cast<float>(rate));
     }
   }
 }
