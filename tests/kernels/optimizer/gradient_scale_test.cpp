@@ -125,16 +125,22 @@ TEST_CASE("gradient_scale rounds root and quotients as f64 does where a bit belo
     float clip_norm;
     int64_t micro_batches;
     float expected;
+    bool is_above = false;  ///< the sum is above this double by half a step and a bit
   };
   const Case cases[] = {{"the root", 0x1.71f6abd425a2ep+0, 1.0f, 1, 0x1.a9e704p-1f},
                         {"norm / divisor", 0x1.0df50e1f939d3p+5, 0.5f, 3, 0x1.608e26p-4f},
                         {"clip / norm", 0x1.71f6abd425a2cp+0, 1.0f, 1, 0x1.a9e706p-1f},
-                        {"ratio / divisor", 0x1.1494f27b809d6p+9, 3.0f, 7, 0x1.053b12p-3f}};
+                        {"ratio / divisor", 0x1.1494f27b809d6p+9, 3.0f, 7, 0x1.053b12p-3f},
+                        {"the sum", 0x1.804a191fff2cap+0, 1.0f, 1, 0x1.a1e370p-1f, true}};
   for (const Device& device : devices_at_every_level())
     for (const Case& c : cases) {
       INFO(level_of(device), ", ", c.what);
-      const std::vector<int64_t> limbs = limbs_of_sum(c.sum);
-      CHECK(value_of_limbs(limbs.data()) == c.sum);
+      std::vector<int64_t> limbs = limbs_of_sum(c.sum);
+      if (c.is_above) {  // the last bit of a sum of 1 to 2 is that of limb 18
+        limbs[17] = 1 << (SumOfSquares::limb_bits - 1);
+        limbs[16] = 1;
+      }
+      CHECK(value_of_limbs(limbs.data()) == (c.is_above ? std::nextafter(c.sum, 2.0) : c.sum));
       const Clipping clipping{.micro_batches = c.micro_batches, .clip_norm = c.clip_norm};
       CHECK(bits_of(scale_of(limbs, {0}, clipping, device)) == bits_of(c.expected));
     }
