@@ -151,7 +151,8 @@ void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
     pass.tape_ = this;
     pass.entry_ = entry_index;
     TraceSpan span(device.compute(), entry.op, Trace::Kind::op);
-    NameScope name(device, entry.op);
+    const bool names_unit = !open.empty() && device.trace() && device.trace()->is_watched();
+    NameScope name(device, (names_unit ? uses[open.back()].unit->name + " " : "") + entry.op);
     entry.backward(numbers.data() + entry.numbers, pass);
   }
 }

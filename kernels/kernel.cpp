@@ -1,6 +1,7 @@
 #include "zerograd/kernels/kernel.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "zerograd/runtime/launches.h"
@@ -103,7 +104,21 @@ Tensor scratch_of(const char* op, int64_t bytes, Device::Type backend, const Dev
 
 std::shared_ptr<TraceSpan> span_of(const char* op, const std::vector<Operand>& operands,
                                    const std::string& sizes, const Stream& stream) {
-  const auto span = std::make_shared<TraceSpan>(stream, op, Trace::Kind::kernel);
+  // Kernel drops the span when the work is done.
+  const auto end = [op, &operands, &stream,
+                    failures = std::uncaught_exceptions()](TraceSpan* ended) {
+    delete ended;
+    const Trace* const trace = stream.trace();
+    if (!trace || !trace->is_watched() || std::uncaught_exceptions() > failures) return;
+    std::vector<Trace::Call::Output> outputs;
+    for (const auto& [name, tensor, is_written] : operands)
+      if (is_written && tensor) outputs.push_back({name, tensor});
+    trace->note({.stream = const_cast<Stream&>(stream),
+                 .track = stream.name(),
+                 .name = op,
+                 .outputs = outputs});
+  };
+  const std::shared_ptr<TraceSpan> span(new TraceSpan(stream, op, Trace::Kind::kernel), end);
   if (!operands.empty()) span->add("operands", text_of(operands));
   if (!sizes.empty()) span->add("sizes", sizes);
   return span;

@@ -81,7 +81,7 @@ ZG_API void check_device(const char* op, const std::vector<Operand>& operands);
 /// The scratch of a call, for a function of this backend.
 ZG_API Tensor scratch_of(const char* op, int64_t bytes, Device::Type backend, const Device& device);
 
-/// The call's span, with its operands and sizes; null without a trace.
+/// The call's span; null without a trace. Trace::watch() sees `operands` at its end.
 ZG_API std::shared_ptr<TraceSpan> span_of(const char* op, const std::vector<Operand>& operands,
                                           const std::string& sizes, const Stream& stream);
 

@@ -88,6 +88,7 @@ struct TraceState {
   std::vector<Trace::Span> spans;
   std::vector<Memory> memory;
   std::map<int, BytesByPurpose> last;  // by rank
+  std::vector<std::weak_ptr<const Trace::Watch>> watches;
 };
 
 Trace::Trace() : state_(std::make_unique<TraceState>()) {}
@@ -117,6 +118,27 @@ void Trace::memory(int rank, int64_t at_ns, const BytesByPurpose& live) {
   if (!first && last->second == live) return;
   last->second = live;
   state_->memory.push_back({rank, at_ns, live});
+}
+
+std::shared_ptr<const Trace::Watch> Trace::watch(Watch watch) {
+  auto added = std::make_shared<const Watch>(std::move(watch));
+  const std::lock_guard lock(state_->mutex);
+  std::erase_if(state_->watches, [](const auto& old) { return old.expired(); });
+  state_->watches.push_back(added);
+  return added;
+}
+
+bool Trace::is_watched() const {
+  const std::lock_guard lock(state_->mutex);
+  return std::ranges::any_of(state_->watches, [](const auto& watch) { return !watch.expired(); });
+}
+
+void Trace::note(const Call& call) const {
+  std::unique_lock lock(state_->mutex);
+  const auto watches = state_->watches;
+  lock.unlock();
+  for (const auto& weak : watches)
+    if (const auto watch = weak.lock()) (*watch)(call);
 }
 
 std::vector<Trace::Span> Trace::spans() const {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -10,6 +12,7 @@
 
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/memory.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg {
 
@@ -67,6 +70,26 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
   void span(Span span);    ///< from any thread
   /// Adds a point to the counter "memory" (bytes by purpose) of a rank, unless nothing has changed.
   void memory(int rank, int64_t at_ns, const BytesByPurpose& live);
+
+  /// A kernel or a collective that has ended, and the tensors that it has written. Of an
+  /// all_gather, all_to_all and scatter each rank's piece is one, "from rank 2".
+  struct Call {
+    struct Output {
+      std::string name;
+      Tensor tensor;
+    };
+    Kind kind = Kind::kernel;
+    Stream& stream;  ///< of the call; its work is done
+    std::string track, name;
+    std::span<const Output> outputs;
+  };
+  /// Called after each call of a device that records in this trace, on the thread of the call. It
+  /// may change the tensors. It must not throw.
+  using Watch = std::function<void(const Call& call)>;
+  /// Calls `watch` until the result is destroyed.
+  [[nodiscard]] std::shared_ptr<const Watch> watch(Watch watch);
+  bool is_watched() const;
+  void note(const Call& call) const;  ///< passes the call to those that watch
 
   std::vector<Span> spans() const;  ///< all spans so far, in the order in which they ended
   bool is_empty() const;            ///< no span so far

@@ -12,6 +12,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
+#include "zerograd/zero/audit_ops.h"
 #include "zerograd/zero/line_file.h"
 
 namespace zg::zero {
@@ -71,9 +72,10 @@ struct AuditState {
   const Json settings, layout;
   const std::unique_ptr<Communicator> group;  // null: one rank
   const Device host;  // separate, so that memory records of the engine's device do not have it
-  std::optional<LineFile> file;  // on rank 0
-  std::string previous;          // hash of the last record
-  uint64_t data = 0;             // of this rank's micro-batches of the step
+  std::optional<AuditedOps> ops;  // of the step that runs
+  std::optional<LineFile> file;   // on rank 0
+  std::string previous;           // hash of the last record
+  uint64_t data = 0;              // of this rank's micro-batches of the step
   bool has_data = false, is_lost = false;
   int64_t next = -1;  // the step of the next record
 };
@@ -201,7 +203,8 @@ void AuditState::append(Json& record) {
 
 void AuditState::open() {
   next = engine.steps();
-  Json record = {{"run",
+  Json record = {{"command", options.command},
+                 {"run",
                   {{"schema", "zerograd.audit/1"},
                    {"version", version()},
                    {"instruction_set", name_of(engine.device().traits().isa)},
@@ -230,12 +233,18 @@ void Audit::begin_step() {
   if (s.engine.steps() != s.next) s.open();
   s.data = 0;
   s.has_data = false;
+  s.ops.reset();
+  if (s.options.first_op_step <= s.next && s.next < s.options.end_op_step && !s.on_meta())
+    s.ops.emplace(s.engine, s.options.tensor, s.options.tensor_path);
 }
 
 std::optional<std::string> Audit::write(const TrainedStep& step, int64_t first_sample,
                                         bool is_last) {
   AuditState& s = *state_;
   s.next = step.step + 1;
+  Json ops;
+  if (s.ops) ops = s.ops->end(s.group.get());
+  s.ops.reset();  // before the exchanges of the audit itself
   Json record = {{"step", step.step},
                  {"samples", {first_sample, first_sample + step.samples}},
                  {"micro_batches", step.micro_batches * s.engine.ranks().size()},
@@ -245,6 +254,7 @@ std::optional<std::string> Audit::write(const TrainedStep& step, int64_t first_s
                  {"loss", json_number(step.loss)},
                  {"squares", limb_text(step.result.square_limbs)},
                  {"skipped", step.result.skipped}};
+  if (!ops.is_null()) record["ops"] = std::move(ops);
   if (s.next % s.options.interval == 0 || is_last) record["units"] = s.units();
   if (!s.file) return std::nullopt;
   try {

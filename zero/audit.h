@@ -25,6 +25,14 @@ struct AuditOptions {
   /// JSON objects of the program's settings: those that may change bits, and the others. Empty:
   /// some of the engine's.
   std::string settings = "{}", layout = "{}";
+  /// The words of the program's command line, which a replay repeats. They are not compared.
+  std::vector<std::string> command = {};
+  /// The steps [first_op_step, end_op_step) also have `ops`: a hash of each tensor that a kernel or
+  /// a collective has written, on every rank.
+  int64_t first_op_step = 0, end_op_step = 0;
+  /// Not empty: in these steps, the bytes of the output with this number in `ops`, "1/compute/17",
+  /// are written to `tensor_path`.
+  std::string tensor = {}, tensor_path = {};
 };
 
 /// Writes an audit trail. Trainer has one, by TrainerOptions::audit. A program with a loop of its
@@ -39,6 +47,10 @@ struct AuditOptions {
 /// gradients (SumOfSquares); and, every interval, `units`. A checksum of parameters is the sum,
 /// over the elements, of a mixture of name, index and bits of the master. A change of one element
 /// always changes it.
+///
+/// `ops` has, in the order of time, this rank's masters before the step, and each output by rank,
+/// track of a trace and number there: "0/compute/17 backward block.0 linear: matmul c f32 [44,
+/// 96]". Kernels that a collective calls are left out. A plan does not have the exchange of `ops`.
 class ZG_API Audit {
  public:
   /// The first step opens the file. Before step 0 it is new. Before a later step, after a resume,
@@ -87,12 +99,17 @@ struct AuditTrail {
   ZG_API const Record* step(int64_t step) const;  ///< null: not recorded
   /// The record of the run that took the step.
   ZG_API const Record& run_of(int64_t step) const;
+  /// The hashes of the units before a step; empty: not recorded.
+  ZG_API Fields units_before(int64_t step) const;
 };
 
 /// A field that differs, with both values; "-" where a record does not have it.
 struct AuditDifference {
   std::string field, first, second;
 };
+
+ZG_API std::vector<AuditDifference> compare(const AuditTrail::Fields& a,
+                                            const AuditTrail::Fields& b);
 
 struct AuditComparison {
   std::vector<int64_t> equal;         ///< compared and equal, rising
@@ -102,8 +119,8 @@ struct AuditComparison {
   /// first step), and layouts, of the runs that took this step or the last equal one.
   std::vector<AuditDifference> settings, layout;
 };
-/// Compares the steps from `first` to `last` that both trails have. Hashes of units are compared
-/// where both have them.
+/// Compares the steps from `first` to `last` that both trails have. Hashes of units and of ops are
+/// compared where both have them, ops only if the layouts are equal.
 ZG_API AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first = 0,
                                int64_t last = INT64_MAX);
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
@@ -38,31 +39,41 @@ std::string step_in(const Json& json) {
              : "";
 }
 
-const std::string* find(const Fields& fields, const std::string& name) {
-  for (const auto& [field, value] : fields)
-    if (field == name) return &value;
-  return nullptr;
-}
-
 bool begins(const std::string& text, const char* prefix) { return text.starts_with(prefix); }
 
+// The interval of an audit is not a part of the layout.
+bool is_layout(const std::string& name) {
+  return begins(name, "layout.") && name != "layout.interval";
+}
+
 // The fields of both that differ, in the order of `a`, then those of `b` alone. `takes` chooses
-// fields by name. Hashes of units are left out if one has none.
+// fields by name. Hashes of units, and of ops, are left out if one has none.
 template <class Takes>
 std::vector<AuditDifference> differences(const Fields& a, const Fields& b, const Takes& takes) {
+  const auto has = [](const Fields& fields, const char* prefix) {
+    return std::ranges::any_of(fields,
+                               [&](const auto& field) { return begins(field.first, prefix); });
+  };
+  const auto in_both = [&](const char* prefix) { return has(a, prefix) && has(b, prefix); };
+  const bool have_units = in_both("units."), have_ops = in_both("ops.");
+  const auto compared = [&](const std::string& name) {
+    return takes(name) && (have_units || !begins(name, "units.")) &&
+           (have_ops || !begins(name, "ops."));
+  };
+  const auto by_name = [](const Fields& fields) {
+    std::unordered_map<std::string_view, const std::string*> values;
+    for (const auto& [name, value] : fields) values[name] = &value;
+    return values;
+  };
+  const auto of_a = by_name(a), of_b = by_name(b);
   std::vector<AuditDifference> found;
-  const auto has_no_units = [](const Fields& fields) {
-    return std::ranges::none_of(fields,
-                                [](const auto& field) { return begins(field.first, "units."); });
-  };
-  const bool skips_units = has_no_units(a) || has_no_units(b);
-  const auto add = [&](const std::string& name, const std::string* x, const std::string* y) {
-    if (!takes(name) || (skips_units && begins(name, "units."))) return;
-    if (!x || !y || *x != *y) found.push_back({name, x ? *x : "-", y ? *y : "-"});
-  };
-  for (const auto& [name, value] : a) add(name, &value, find(b, name));
+  for (const auto& [name, value] : a) {
+    const auto other = of_b.find(name);
+    if (compared(name) && (other == of_b.end() || *other->second != value))
+      found.push_back({name, value, other == of_b.end() ? "-" : *other->second});
+  }
   for (const auto& [name, value] : b)
-    if (!find(a, name)) add(name, nullptr, &value);
+    if (!of_a.contains(name) && compared(name)) found.push_back({name, "-", value});
   return found;
 }
 
@@ -131,14 +142,33 @@ const Record& AuditTrail::run_of(int64_t step) const {
   return *run;
 }
 
+Fields AuditTrail::units_before(int64_t before) const {
+  const Record* record = step(before - 1);
+  for (const Record& begin : records)
+    if (!begin.is_step && begin.step == before) record = &begin;
+  Fields units = record ? record->fields : Fields();
+  std::erase_if(units, [](const auto& field) { return !begins(field.first, "units."); });
+  return units;
+}
+
+std::vector<AuditDifference> compare(const Fields& a, const Fields& b) {
+  return differences(a, b, [](const std::string&) { return true; });
+}
+
 AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first, int64_t last) {
   AuditComparison result;
   for (const Record& record : a.records) {
     if (!record.is_step || record.step < first || record.step > last) continue;
     const Record* other = b.step(record.step);
     if (!other) continue;
-    result.step =
-        differences(record.fields, other->fields, [](const std::string&) { return true; });
+    const auto same_layout = [&] {
+      return differences(a.run_of(record.step).fields, b.run_of(record.step).fields, is_layout)
+          .empty();
+    };
+    const bool with_ops = same_layout();
+    result.step = differences(record.fields, other->fields, [&](const std::string& name) {
+      return with_ops || !begins(name, "ops.");
+    });
     if (!result.step.empty()) {
       result.differs_at = record.step;
       break;
@@ -148,8 +178,7 @@ AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first,
   if (a.records.empty() || b.records.empty()) return result;
   const int64_t step = result.differs_at.value_or(result.equal.empty() ? 0 : result.equal.back());
   const Record &run = a.run_of(step), &other = b.run_of(step);
-  result.layout = differences(run.fields, other.fields,
-                              [](const std::string& name) { return begins(name, "layout."); });
+  result.layout = differences(run.fields, other.fields, is_layout);
   const bool same_begin = run.step == other.step;
   result.settings = differences(run.fields, other.fields, [&](const std::string& name) {
     return begins(name, "run.") || begins(name, "settings.") ||

@@ -282,7 +282,38 @@ void QueuedCommunicator::record(const Job& job, Ticket ticket, int64_t begin_ns)
                      .name = "wait for peers",
                      .begin_ns = begin_ns,
                      .end_ns = arrived_ns_});
+  job.trace->note({.kind = span.kind,
+                   .stream = *stream_,
+                   .track = span.track,
+                   .name = span.name,
+                   .outputs = outputs_of(job)});
   job.trace->span(std::move(span));
+}
+
+// The elements that the collective has written, by their senders if each has sent a piece.
+std::vector<Trace::Call::Output> QueuedCommunicator::outputs_of(const Job& job) const {
+  std::vector<Trace::Call::Output> outputs;
+  if (!job.trace->is_watched() || !job.output) return outputs;
+  const int64_t count = job.chunk.count;
+  switch (job.call.op) {
+    case Collective::all_gather: {
+      const int64_t shard = job.output.numel() / size_;
+      for (int i = 0; i < size_; ++i)
+        outputs.push_back({fmt::format("from rank {}", members_[i]),
+                           job.output.flat(i * shard + job.chunk.begin, count)});
+      return outputs;
+    }
+    case Collective::reduce_scatter:
+      return {{"shard", job.output.flat(job.chunk.begin, count)}};
+    case Collective::all_to_all:
+    case Collective::scatter:
+      for (int i = 0; i < size_; ++i)
+        if (const Tensor piece = job.received_from(i); piece.numel() > 0)
+          outputs.push_back({fmt::format("from rank {}", members_[i]), piece});
+      return outputs;
+    default:
+      return {{"x", job.output}};
+  }
 }
 
 void QueuedCommunicator::throw_failure() {

@@ -117,6 +117,7 @@ class QueuedCommunicator : public Communicator {
   void fail(std::unique_lock<std::mutex>& lock);
   void run_logged(const Job& job, Ticket ticket);
   void record(const Job& job, Ticket ticket, int64_t begin_ns) const;
+  std::vector<Trace::Call::Output> outputs_of(const Job& job) const;
   [[noreturn]] void throw_failure();
   bool await_job(std::unique_lock<std::mutex>& lock);
 

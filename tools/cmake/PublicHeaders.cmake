@@ -56,6 +56,7 @@ set(ZG_ENGINE_HEADERS
     zero/audit.h
     zero/batch_size.h
     zero/config.h
+    zero/diverge.h
     zero/engine.h
     zero/interrupt.h
     zero/metrics.h

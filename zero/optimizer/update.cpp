@@ -7,6 +7,7 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/device.h"
+#include "zerograd/runtime/trace.h"
 #include "zerograd/zero/optimizer/lanes.h"
 #include "zerograd/zero/optimizer/whole_update.h"
 #include "zerograd/zero/parallel/model_parts.h"
@@ -149,6 +150,8 @@ GradientSummary summarise(const GradientSums& sums, const ParameterStore& store,
 
 namespace {
 
+bool is_watched(const Device& device) { return device.trace() && device.trace()->is_watched(); }
+
 /// Whether something else than the device's compute stream works on the states in an update.
 bool leaves_stream(const Storage& storage) {
   return is_updated_by_host(storage) || streams(storage) || in_file(storage.sums);
@@ -197,7 +200,9 @@ void update(std::span<Storage> storages, const Optimizers& optimizers, const Opt
       const bool applies = step.stream.empty() || has_stream(optimizer, step.stream);
       // A skipped step takes the same memory.
       if (applies && !(step.skipped && optimizer.is_fused())) {
-        const bool now = !waits || !optimizer.is_fused();
+        const NameScope name(device, storage.name + " states");
+        // So that a watch sees each storage by itself.
+        const bool now = !waits || !optimizer.is_fused() || is_watched(device);
         std::vector<OptimizerRange> ranges;
         append(storage, chunk,
                all_sums ? all_sums.flat(chunk.begin, chunk.numel) : states[sums_lane(storage)],

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "zerograd/runtime/trace.h"
+#include "zerograd/zero/engine.h"
+
+namespace zg::zero {
+
+/// Hashes of the tensors that this rank's kernels and collectives write, from construction to
+/// end(). They are seen by a watch on the device's trace. A device without a trace gets one
+/// meanwhile.
+class AuditedOps {
+ public:
+  /// `tensor` not empty: writes the output with this number to `tensor_path`.
+  AuditedOps(const Engine& engine, std::string tensor, std::string tensor_path);
+  ~AuditedOps();
+  AuditedOps(const AuditedOps&) = delete;
+  AuditedOps& operator=(const AuditedOps&) = delete;
+
+  /// The hashes of all ranks by name, in the order of time; collective over the group (null: one
+  /// rank). Throws FileError if the tensor could not be written.
+  nlohmann::ordered_json end(Communicator* group);
+
+ private:
+  struct Entry {
+    int64_t ns;
+    std::string name, hash;
+  };
+  /// `place`: "forward block.0". `of` names the output.
+  void add(const std::string& track, const std::string& place, const std::string& of,
+           std::span<const std::byte> bytes);
+  void note(const Trace::Call& call);
+  void note_masters();
+
+  const Engine& engine_;
+  const std::string tensor_, tensor_path_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  bool has_own_trace_ = false;
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+  std::map<std::string, int64_t> counts_;  // by track
+  std::string failure_;
+  std::shared_ptr<const Trace::Watch> watch_;
+};
+
+}  // namespace zg::zero
