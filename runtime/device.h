@@ -22,6 +22,12 @@ enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16, amx_bf16 };
 inline constexpr Isa every_isa[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16,
                                     Isa::amx_bf16};
 ZG_API const char* name_of(Isa isa);
+
+/// The bits of CPU kernels. portable: the same on every processor. fast: on processors with AMX,
+/// products of bf16 use it and have bits of their own; all else is as portable.
+enum class Bits : uint8_t { portable, fast };
+inline const char* name_of(Bits bits) { return bits == Bits::fast ? "fast" : "portable"; }
+
 ZG_API Isa parse_isa(const std::string& name);  ///< throws ConfigError listing the names
 
 /// The highest instruction set of this machine; the environment variable ZG_CPU_ISA lowers it.
@@ -46,7 +52,8 @@ struct DeviceOptions {
   /// Most bytes of Space::device; an allocation beyond them throws OutOfMemory. 0: no limit.
   int64_t memory_limit = 0;
   int64_t host_limit = 0;       ///< the same for Space::pinned and Space::host together
-  std::optional<Isa> isa = {};  ///< absent: best_isa()
+  Bits bits = Bits::portable;
+  std::optional<Isa> isa = {};  ///< absent: best_isa(), without AMX if `bits` is portable
   SwapOptions swap = {};
   /// Counts kernel launches (runtime/launches.h) on cpu and cuda, and on meta in a plan for any. A
   /// plan for cuda or hpu needs a build with it. Other devices throw Unsupported.
@@ -55,6 +62,9 @@ struct DeviceOptions {
   bool separate = false;
   bool operator==(const DeviceOptions&) const = default;
 };
+
+/// The instruction set of kernels on a device with these options.
+ZG_API Isa isa_of(const DeviceOptions& options);
 
 /// A logical device: its own arena, accounting, streams and threads; copies of the handle share it.
 /// cpu() has one device for each index and options: of the process or, on the thread of a rank, of

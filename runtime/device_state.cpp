@@ -15,7 +15,7 @@ namespace {
 Device::Traits traits_of(Device::Type type, const Device::Options& options, Device::Type backend) {
   Device::Traits traits;
   traits.backend = backend;
-  traits.isa = options.isa ? *options.isa : best_isa();
+  traits.isa = isa_of(options);
   if (type == Device::Type::cpu && traits.isa > cpu::machine_isa())
     raise<ConfigError>("device: this machine goes up to {}, got {}", cpu::machine_isa(),
                        traits.isa);

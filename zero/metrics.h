@@ -27,6 +27,7 @@ struct StepRecord {
   double tokens_per_second, seconds;
   int64_t peak_bytes, host_peak_bytes;  ///< largest number of live bytes during the step
   int64_t reduction_groups = 0;         ///< with which the model sums; 0: without groups
+  Bits bits = Bits::portable;
 };
 
 struct FinalRecord {
@@ -35,6 +36,7 @@ struct FinalRecord {
   std::optional<double> train_score, test_score;  ///< fraction from 0 to 1; absent for texts
   WireCounts wire;                                ///< collectives and bytes of rank 0
   int64_t reduction_groups = 0;                   ///< on which the hash depends; 0: without groups
+  Bits bits = Bits::portable;                     ///< on which it depends, too
 };
 
 /// Writes JSON lines: one per step as it ends, then a final one. Numbers are printed with %.17g,

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -84,6 +85,12 @@ Isa best_isa() {
   if (isa > best)
     raise<ConfigError>("ZG_CPU_ISA: this machine goes up to {}, got '{}'", best, asked);
   return isa;
+}
+
+Isa isa_of(const DeviceOptions& options) {
+  if (options.isa) return *options.isa;
+  const Isa best = best_isa();
+  return options.bits == Bits::fast ? best : std::min(best, Isa::avx512_bf16);
 }
 
 }  // namespace zg

@@ -26,6 +26,8 @@ constexpr auto known<DType> = {DType::f32, DType::bf16, DType::f16};
 template <>
 constexpr auto known<Space> = {Space::device, Space::host, Space::file};
 template <>
+constexpr auto known<Bits> = {Bits::portable, Bits::fast};
+template <>
 constexpr auto known<LossMean> = {LossMean::micro_batch, LossMean::token};
 template <>
 constexpr auto known<models::Order> = {models::Order::random, models::Order::sequential};
@@ -265,7 +267,7 @@ std::vector<const Codec*> codecs_of() {
 std::vector<const Codec*> all_codecs() {
   return codecs_of<bool, int, int64_t, uint64_t, float, double, std::string, std::array<double, 3>,
                    std::optional<int32_t>, std::optional<int64_t>, std::vector<int32_t>,
-                   std::vector<double>, std::vector<zero::ParameterGroup>, DType, Space, LossMean,
+                   std::vector<double>, std::vector<zero::ParameterGroup>, DType, Space, LossMean, Bits,
                    models::Order, models::Family, models::Position, nn::NormKind, nn::MlpKind,
                    RopeScaling, OptimizerRule, zero::MatrixRate, zero::ScheduleKind,
                    zero::WarmupType, zero::DecayStyle, zero::DeepSpeedVersion, PipelineSchedule,

@@ -273,6 +273,11 @@ Fields place_fields() {
       {ZG_AT(device_flags.device.threads),
        integer_row({"--threads"}, "threads for kernels, of each rank; 0: its share of the cores",
                    {}, 4096)},
+      {ZG_AT(bits),
+       choice_row({"--bits"}, {"portable", "fast"},
+                  "portable: the CPU gives the same bits on every processor; fast: bf16 may use\n"
+                  "AMX, which has other bits"),
+       kept("run.bits").sparse().in_audit(AuditPart::settings)},
       {ZG_AT(device_flags.device.memory_limit),
        size_row({"--device-memory"},
                 "cap on each device's bytes, 0: none; beyond it OutOfMemory (exit 3)")},

@@ -118,6 +118,7 @@ struct RunSpec {
   std::string preset;
   zero::Config engine;
   LossMean loss_mean = LossMean::micro_batch;
+  Bits bits = Bits::portable;
   uint64_t seed = 3407;
   /// Checksum of --matmul-algorithms, which changes the order of sums; empty: none.
   std::string matmul_checksum;

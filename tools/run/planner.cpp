@@ -94,7 +94,7 @@ MemoryRecord memory_record(const Run& run) {
           .reduction_groups = run.options.axes.reduction_groups,
           .steps = run.options.steps,
           .machine = {.backend = run.options.device_flags.type,
-                      .isa = device.isa.value_or(best_isa()),
+                      .isa = isa_of(device),
                       .threads = device.threads}};
 }
 

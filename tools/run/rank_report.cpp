@@ -214,7 +214,8 @@ void Rank::report(const zero::TrainedStep& step) {
       .seconds = seconds,
       .peak_bytes = step_peak,
       .host_peak_bytes = rows_.host_step_peak(),
-      .reduction_groups = options_.axes.reduction_groups};
+      .reduction_groups = options_.axes.reduction_groups,
+      .bits = options_.bits};
   write("--metrics", metrics_, record);
   write("--tensorboard-dir", tensorboard_, record, place());
   print_step(record);
@@ -423,7 +424,8 @@ int Rank::finish() {
                               .skipped = engine_->skipped(),
                               .param_hash = hash,
                               .wire = memory_.wire,
-                              .reduction_groups = options_.axes.reduction_groups};
+                              .reduction_groups = options_.axes.reduction_groups,
+      .bits = options_.bits};
   if (scores) {
     record.train_score = scores->train;
     record.test_score = scores->test;

@@ -274,6 +274,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
         " is not a directory; expected a directory on a disk for data offloaded to nvme");
   resolve_chat_format(options.data, options.from_hf,
                       facts.saved ? facts.saved->data.chat_format : "");
+  options.device_flags.device.bits = options.bits;
   if (options.device_flags.device.threads == 0)
     options.device_flags.device.threads = options.process
                                               ? threads_per_process(options.process->local_size)
@@ -362,7 +363,7 @@ size_t first_different(const std::vector<std::string>& texts) {
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run) {
   std::vector<std::pair<std::string, std::string>> values = {
       {"program", checksum_of(read_text("/proc/self/exe"))},
-      {"instruction set", name_of(best_isa())},
+      {"instruction set", run.options.bits == Bits::fast ? name_of(best_isa()) : "any"},
       {"data", run.options.contents.checksum},
       {"base", run.options.base.hash},
       {"settings", checksum_of(to_json(run.options))},
