@@ -194,11 +194,10 @@ namespace {
 /// The vector code of the instruction set, or the plain code if there is none: for f64, and for
 /// heads with more than largest_tiled_head elements.
 template <class Args>
-const AttentionCode& choose(const AttentionTable* vectors, const AttentionTable& plain,
+const AttentionCode& choose(const AttentionTable& vectors, const AttentionTable& plain,
                             const Args& a) {
-  const int type = static_cast<int>(a.q.dtype());
-  const bool tiled = vectors && vectors->type[type].run && a.shape.D <= largest_tiled_head;
-  return tiled ? vectors->type[type] : plain.type[type];
+  const bool tiled = a.q.dtype() != DType::f64 && a.shape.D <= largest_tiled_head;
+  return (tiled ? vectors : plain).type[static_cast<int>(a.q.dtype())];
 }
 
 const AttentionCode& code_of(const AttentionForward& a, Isa isa) {

@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t key_block = 256;
 constexpr int64_t task_queries = 384;
 // With fewer queries most of a tile would be empty: keys are then read in place, without packing.
-constexpr int64_t tiled_queries = tile_rows / 2;
+// The scores' sums have another order then, so this number is the same for every processor.
+constexpr int64_t tiled_queries = 6;
 // Not -infinity: then a score of -infinity has weight 0, not NaN.
 constexpr float lowest = -3.402823466e38f;
 
@@ -149,11 +150,13 @@ inline void score_keys(float* scores, const float* query, const T* k, int64_t to
   for (int64_t j = 0; j < n; j += Vec::lanes) {
     const int valid = static_cast<int>(smaller(Vec::lanes, n - j));
     Vec sum[Vec::lanes];
-    for (Vec& one : sum) one = set1(0.0f);
-    for_vectors(D, [&](int64_t d, auto count) {
-      const Vec q = load(query + d);
-      for (int i = 0; i < valid; ++i) sum[i] = fma(load(k + (j + i) * token + d, count), q, sum[i]);
-    });
+    for (int i = 0; i < Vec::lanes; ++i) {
+      sum[i] = set1(0.0f);
+      if (i < valid)
+        for_vectors(D, [&](int64_t d, auto count) {
+          sum[i] = fma(load(k + (j + i) * token + d, count), load(query + d), sum[i]);
+        });
+    }
     transpose(sum);
     for (int width = Vec::lanes / 2; width > 0; width /= 2)
       for (int i = 0; i < width; ++i) sum[i] = sum[i] + sum[i + width];

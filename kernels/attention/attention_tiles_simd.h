@@ -15,13 +15,11 @@
 namespace zg::cpu {
 namespace {
 
-// The largest tile whose sums fit the registers, beside two vectors of the right factor.
-#if defined(__AVX512F__)
-constexpr int64_t tile_rows = 12;
-#else
-constexpr int64_t tile_rows = 6;
-#endif
-constexpr int64_t panel_columns = 2 * Vec::lanes;
+// The largest tile whose sums fit the registers, beside the vectors of the right factor. Other
+// sizes give the same bits: each sum runs along all of its products in order.
+constexpr int64_t tile_rows = part_lanes == 16 ? 12 : 6;
+constexpr int64_t tile_vectors = part_lanes == 16 ? 2 : 1;
+constexpr int64_t panel_columns = tile_vectors * Vec::lanes;
 constexpr int64_t row_stride = largest_tiled_head + 16;
 
 inline int64_t round_up(int64_t n, int64_t multiple) {
@@ -96,18 +94,12 @@ inline void multiply(int64_t depth, int64_t columns, const float* a, const Panel
   const float* panel = b.data;
   int64_t j = 0;
   for (; j + panel_columns <= columns; j += panel_columns, panel += b.panel)
-    tile<2, left, mode>(depth, a, panel, b.row, c + j, c_row);
+    tile<tile_vectors, left, mode>(depth, a, panel, b.row, c + j, c_row);
   if (j < columns) tile<1, left, mode>(depth, a, panel, b.row, c + j, c_row);
 }
 
 /// Takes the first `count` lanes from `yes`, the others from `no`.
-inline Vec select_first(int64_t count, Vec yes, Vec no) {
-#if defined(__AVX512F__)
-  return select(first(count), yes, no);
-#else
-  return select(Mask{_mm256_castsi256_ps(first(count))}, yes, no);
-#endif
-}
+inline Vec select_first(int64_t count, Vec yes, Vec no) { return select(first(count), yes, no); }
 inline Vec select_first(All, Vec yes, Vec) { return yes; }
 
 /// row = source * scale for D elements, then zeros to the end of the last vector.

@@ -32,7 +32,7 @@ void rotate(const RopeToken& a) {
   }
 }
 
-constexpr RopeTable plain = {{rotate<double>, rotate<float>, rotate<bf16>, rotate<f16>}};
+constexpr RopeTable plain = {{rotate<double>}};
 
 void check_positions(const Rope& a) {
   if (!a.positions) return;
@@ -51,8 +51,8 @@ void rope(const Rope& a, Workspace, Stream& stream) {
   const int64_t size = size_of(a.x.dtype()), row_bytes = R * size_of(a.table.dtype());
   const int32_t* positions = a.positions ? a.positions.data<int32_t>() : nullptr;
   const auto type = static_cast<size_t>(a.x.dtype());
-  const RopeTable* vectors = ZG_AT_LEVEL(stream.traits().isa, rope_rotations);
-  const auto run = vectors && vectors->rotate[type] ? vectors->rotate[type] : plain.rotate[type];
+  const bool is_f64 = a.x.dtype() == DType::f64;
+  const auto run = (is_f64 ? plain : ZG_AT_LEVEL(stream.traits().isa, rope_rotations)).rotate[type];
   constexpr int64_t chunk_elements = 1 << 14;
   const int64_t grain = std::max<int64_t>(1, chunk_elements / std::max<int64_t>(1, C));
   parallel_for(stream.traits().threads, a.x.extent(0) * T, grain, [&](int64_t begin, int64_t end) {

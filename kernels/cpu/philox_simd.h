@@ -7,60 +7,59 @@
 namespace zg::cpu {
 namespace {
 
+using Doublewords [[gnu::vector_size(4 * part_lanes)]] = uint64_t;
+
+// The product of the lower halves of 64-bit lanes; the even, and the odd lanes of a and b in turns;
+// the order of counters in the lanes, which these turns make the natural one.
 #if defined(__AVX512F__)
-
-using Integers = __m512i;
-
-inline Integers set1_64(uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); }
-inline Integers add_64(Integers a, Integers b) { return _mm512_add_epi64(a, b); }
-inline Integers multiply(Integers a, Integers b) { return _mm512_mul_epu32(a, b); }
-inline Integers upper(Integers a) { return _mm512_srli_epi64(a, 32); }
-inline Integers xor3(Integers a, Integers b, Integers c) {
-  return _mm512_ternarylogic_epi64(a, b, c, 0x96);
+inline Doublewords multiply(Doublewords a, Doublewords b) {
+  return (Doublewords)_mm512_mul_epu32((__m512i)a, (__m512i)b);
 }
-/// In each 64-bit lane the lower half of a, and above it the lower half of b.
-inline Integers pairs(Integers a, Integers b) {
-  return _mm512_mask_shuffle_epi32(a, 0xaaaa, b, static_cast<_MM_PERM_ENUM>(0xa0));
+inline Words even_lanes(Doublewords a, Doublewords b) {
+  return (Words)__builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
 }
-inline Integers unpack_lower(Integers a, Integers b) { return _mm512_unpacklo_epi64(a, b); }
-inline Integers unpack_upper(Integers a, Integers b) { return _mm512_unpackhi_epi64(a, b); }
-/// The order of counters in the lanes; the unpacking at the end of philox() restores the natural
-/// order.
-inline Integers counter_order() { return _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); }
-inline Mask at_least(Integers words, uint32_t threshold) {
-  return _mm512_cmpge_epu32_mask(words, _mm512_set1_epi32(static_cast<int>(threshold)));
+inline Words odd_lanes(Doublewords a, Doublewords b) {
+  return (Words)__builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
 }
-
+constexpr Doublewords counter_order = {0, 4, 1, 5, 2, 6, 3, 7};
+#elif defined(__AVX2__)
+inline Doublewords multiply(Doublewords a, Doublewords b) {
+  return (Doublewords)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+inline Words even_lanes(Doublewords a, Doublewords b) {
+  return (Words)__builtin_shufflevector(a, b, 0, 4, 2, 6);
+}
+inline Words odd_lanes(Doublewords a, Doublewords b) {
+  return (Words)__builtin_shufflevector(a, b, 1, 5, 3, 7);
+}
+constexpr Doublewords counter_order = {0, 2, 1, 3};
 #else
-
-using Integers = __m256i;
-
-inline Integers set1_64(uint64_t x) { return _mm256_set1_epi64x(static_cast<long long>(x)); }
-inline Integers add_64(Integers a, Integers b) { return _mm256_add_epi64(a, b); }
-inline Integers multiply(Integers a, Integers b) { return _mm256_mul_epu32(a, b); }
-inline Integers upper(Integers a) { return _mm256_srli_epi64(a, 32); }
-inline Integers xor3(Integers a, Integers b, Integers c) {
-  return _mm256_xor_si256(_mm256_xor_si256(a, c), b);
+inline Doublewords multiply(Doublewords a, Doublewords b) {
+  return (a & 0xffffffffu) * (b & 0xffffffffu);
 }
-inline Integers pairs(Integers a, Integers b) {
-  return _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xaa);
+inline Words even_lanes(Doublewords a, Doublewords b) {
+  return (Words)__builtin_shufflevector(a, b, 0, 2);
 }
-inline Integers unpack_lower(Integers a, Integers b) { return _mm256_unpacklo_epi64(a, b); }
-inline Integers unpack_upper(Integers a, Integers b) { return _mm256_unpackhi_epi64(a, b); }
-inline Integers counter_order() { return _mm256_setr_epi64x(0, 2, 1, 3); }
-inline Mask at_least(Integers words, uint32_t threshold) {
-  const __m256i t = _mm256_set1_epi32(static_cast<int>(threshold));
-  return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(words, t), words))};
+inline Words odd_lanes(Doublewords a, Doublewords b) {
+  return (Words)__builtin_shufflevector(a, b, 1, 3);
 }
-
+constexpr Doublewords counter_order = {0, 1};
 #endif
+
+/// 16 random words.
+struct WordVec {
+  Words part[parts];
+};
+inline Mask at_least(const WordVec& words, uint32_t threshold) {
+  return each<Mask>([&](int i) { return at_least(words.part[i], Words{} + threshold); });
+}
 
 /// The number of consecutive elements for which one call of philox() returns words.
 constexpr int64_t philox_elements = 2 * Vec::lanes;
 
 /// The words of philox_elements consecutive elements; the first one is word 0 of `counter`.
 struct PhiloxWords {
-  Integers first, second;
+  WordVec first, second;
 };
 
 // Each 64-bit lane computes one counter. A product of two 32-bit words fills its 64-bit lane. Its
@@ -68,18 +67,30 @@ struct PhiloxWords {
 // round needs a shuffle.
 inline PhiloxWords philox(const PhiloxKeys& keys, int64_t counter, uint32_t second, uint32_t third,
                           uint32_t fourth) {
-  Integers c0 = add_64(set1_64(static_cast<uint64_t>(counter)), counter_order());
-  Integers c1 = set1_64(second), c2 = set1_64(third), c3 = set1_64(fourth);
-  const Integers m0 = set1_64(Philox::multiplier0), m1 = set1_64(Philox::multiplier1);
-  for (int round = 0; round < Philox::rounds; ++round) {
-    const Integers p0 = multiply(c0, m0), p1 = multiply(c2, m1);
-    c0 = xor3(upper(p1), c1, set1_64(keys.first[round]));
-    c1 = p1;
-    c2 = xor3(upper(p0), c3, set1_64(keys.second[round]));
-    c3 = p0;
+  const auto all = [](uint64_t x) { return Doublewords{} + x; };
+  const Doublewords m0 = all(Philox::multiplier0), m1 = all(Philox::multiplier1);
+  Words words[2 * parts];
+#pragma GCC unroll 4
+  for (int i = 0; i < parts; ++i) {
+    Doublewords c0 = counter_order + (static_cast<uint64_t>(counter) + i * part_lanes / 2);
+    Doublewords c1 = all(second), c2 = all(third), c3 = all(fourth);
+    for (int round = 0; round < Philox::rounds; ++round) {
+      const Doublewords p0 = multiply(c0, m0), p1 = multiply(c2, m1);
+      c0 = (p1 >> 32) ^ c1 ^ all(keys.first[round]);
+      c1 = p1;
+      c2 = (p0 >> 32) ^ c3 ^ all(keys.second[round]);
+      c3 = p0;
+    }
+    const Doublewords low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+    words[2 * i] = even_lanes(low, high);
+    words[2 * i + 1] = odd_lanes(low, high);
   }
-  const Integers low = pairs(c0, c1), high = pairs(c2, c3);
-  return {unpack_lower(low, high), unpack_upper(low, high)};
+  PhiloxWords result;
+  for (int i = 0; i < parts; ++i) {
+    result.first.part[i] = words[i];
+    result.second.part[i] = words[parts + i];
+  }
+  return result;
 }
 
 inline PhiloxWords philox(const DropoutMask& mask, uint32_t sample, int64_t counter) {

@@ -1,14 +1,24 @@
 #pragma once
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #include <cstdint>
 
 #include "zerograd/runtime/dtype.h"
 
-// Vectors of f32 for the *_simd.cpp sources, which are compiled once per instruction set.
-// Everything has internal linkage: otherwise the linker could use a function compiled for AVX-512
-// also in code for other machines. Such sources call no function template of the standard library.
+// Vectors of 16 f32 for the *_simd.cpp sources, which are compiled once per instruction set. A
+// vector is one register of AVX-512, two of AVX2, or four of any other processor. Every sum over
+// lanes has the same tree, and every function consists of the same IEEE operations, so a result has
+// the same bits on each of them.
+//
+// A Part is one register; functions of a Part that differ by processor come first, functions of a
+// Vec are written once. Everything has internal linkage: otherwise the linker could use a function
+// compiled for AVX-512 also in code for other machines. Such sources call no function template of
+// the standard library.
 #if !defined(ZG_ISA)
 #error "kernels/cpu/simd.h is for *_simd.cpp sources; see zg_add_simd in tools/cmake"
 #endif
@@ -17,206 +27,343 @@ namespace zg::cpu {
 namespace {
 
 #if defined(__AVX512F__)
+constexpr int part_lanes = 16;
+#elif defined(__AVX2__)
+constexpr int part_lanes = 8;
+#else
+constexpr int part_lanes = 4;
+#endif
 
-struct Vec {
-  static constexpr int lanes = 16;
-  __m512 v;
-};
-using Mask = __mmask16;
+constexpr int parts = 16 / part_lanes;
 
-inline Vec set1(float x) { return {_mm512_set1_ps(x)}; }
-inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
-inline Mask first(int64_t n) { return n >= 16 ? Mask(0xffff) : Mask((1u << n) - 1u); }
-inline Vec load(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
-inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first(n), a.v); }
+using Part [[gnu::vector_size(4 * part_lanes)]] = float;
+using Words [[gnu::vector_size(4 * part_lanes)]] = uint32_t;
+using Halves [[gnu::vector_size(2 * part_lanes)]] = uint16_t;
 
-inline Vec widen(__m256i h) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
-}
-// Rounds to nearest even with integer arithmetic, which gives the bits of bf16(float). The
-// instruction vcvtneps2bf16 does not: it flushes subnormals to 0.
-inline __m256i narrow(Vec a) {
-  const __m512i u = _mm512_castps_si512(a.v);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-  __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const Mask nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-  r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
-}
-inline Vec load(const bf16* p) {
-  return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-inline Vec load(const bf16* p, int64_t n) { return widen(_mm256_maskz_loadu_epi16(first(n), p)); }
-inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a)); }
-inline void store(bf16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first(n), narrow(a)); }
+inline Part splat(float x) { return x - Part{}; }  // 0 + x would lose the sign of -0
+inline Words words_of(Part a) { return (Words)a; }
+inline Part part_of(Words a) { return (Part)a; }
 
-// A NaN becomes the quiet NaN of its sign before it is rounded, as in f16(float).
-inline __m256i narrow_to_f16(Vec a) {
-  const Mask nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-  const __m512i sign =
-      _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(static_cast<int>(0x80000000u)));
-  const __m512i quiet = _mm512_or_si512(sign, _mm512_set1_epi32(0x7fc00000));
-  return _mm512_cvtps_ph(_mm512_mask_mov_ps(a.v, nan, _mm512_castsi512_ps(quiet)),
-                         _MM_FROUND_TO_NEAREST_INT);
+// The first n elements at p; n may be below 0 or beyond the register. The other lanes are 0.
+template <class Register, class T>
+inline Register copy_some(const T* p, int64_t n) {
+  constexpr int lanes = sizeof(Register) / sizeof(T);
+  alignas(Register) T some[lanes] = {};
+#pragma GCC unroll 1
+  for (int64_t i = 0; i < n && i < lanes; ++i) some[i] = p[i];
+  Register a;
+  __builtin_memcpy(&a, some, sizeof a);
+  return a;
 }
-inline Vec widen_from_f16(__m256i h) { return {_mm512_cvtph_ps(h)}; }
-inline Vec load(const f16* p) {
-  return widen_from_f16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-inline Vec load(const f16* p, int64_t n) {
-  return widen_from_f16(_mm256_maskz_loadu_epi16(first(n), p));
-}
-inline void store(f16* p, Vec a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_to_f16(a));
-}
-inline void store(f16* p, Vec a, int64_t n) {
-  _mm256_mask_storeu_epi16(p, first(n), narrow_to_f16(a));
+template <class Register, class T>
+inline void copy_some(T* p, Register a, int64_t n) {
+  constexpr int lanes = sizeof(Register) / sizeof(T);
+  alignas(Register) T some[lanes];
+  __builtin_memcpy(some, &a, sizeof a);
+#pragma GCC unroll 1
+  for (int64_t i = 0; i < n && i < lanes; ++i) p[i] = some[i];
 }
 
-inline Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
-inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
-inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
-inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }    // a * b + c
-inline Vec fnma(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a * b
-inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
-inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
-inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
-inline Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
-inline Vec round(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT)}; }
-inline Mask less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
-inline Vec select(Mask m, Vec yes, Vec no) { return {_mm512_mask_blend_ps(m, no.v, yes.v)}; }
-inline Vec keep(Vec a, int64_t n) { return {_mm512_maskz_mov_ps(first(n), a.v)}; }  // 0 from lane n
-/// a * 2^n for integral n; overflows to infinity, underflows gradually.
-inline Vec scale_by_power(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
-/// `magnitude` with the sign of `sign`.
-inline Vec copy_sign(Vec magnitude, Vec sign) {
-  const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x80000000u));
-  return {_mm512_castsi512_ps(
-      _mm512_or_si512(_mm512_andnot_si512(mask, _mm512_castps_si512(magnitude.v)),
-                      _mm512_and_si512(mask, _mm512_castps_si512(sign.v))))};
+// The functions of a Part that differ by processor. Lanes selects lanes. fma is a * b + c and fnma
+// c - a * b, rounded once. max and min return b if an operand is NaN. round is to the nearest
+// integer, of |a| < 2^22. scale_by_power is a * 2^n of an integral n in [-252, 254]; it multiplies
+// by two powers of two whose exponents add up to n, because an f32 may not hold 2^n.
+#if defined(__AVX512F__)
+
+using Lanes = __mmask16;
+inline Lanes first_lanes(int64_t n) {
+  return static_cast<Lanes>(n >= 16 ? 0xffff : n < 0 ? 0 : (1u << n) - 1u);
+}
+inline Lanes less(Part a, Part b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+inline Lanes at_least(Words a, Words b) { return _mm512_cmpge_epu32_mask((__m512i)a, (__m512i)b); }
+inline Part select(Lanes lanes, Part yes, Part no) { return _mm512_mask_blend_ps(lanes, no, yes); }
+inline Part load_some(const float* p, int64_t n) {
+  return _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+inline void store_some(float* p, Part a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
+inline Halves load_some(const uint16_t* p, int64_t n) {
+  return (Halves)_mm256_maskz_loadu_epi16(first_lanes(n), p);
+}
+inline void store_some(uint16_t* p, Halves a, int64_t n) {
+  _mm256_mask_storeu_epi16(p, first_lanes(n), (__m256i)a);
+}
+inline Words widen(Halves a) { return (Words)_mm512_cvtepu16_epi32((__m256i)a); }
+inline Halves narrow(Words a) { return (Halves)_mm512_cvtepi32_epi16((__m512i)a); }
+inline Part widen_f16(Halves a) { return _mm512_cvtph_ps((__m256i)a); }
+inline Halves narrow_f16(Part a) { return (Halves)_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT); }
+inline Part fma(Part a, Part b, Part c) { return _mm512_fmadd_ps(a, b, c); }
+inline Part fnma(Part a, Part b, Part c) { return _mm512_fnmadd_ps(a, b, c); }
+inline Part max(Part a, Part b) { return _mm512_max_ps(a, b); }
+inline Part min(Part a, Part b) { return _mm512_min_ps(a, b); }
+inline Part sqrt(Part a) { return _mm512_sqrt_ps(a); }
+inline Part round(Part a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT); }
+inline Part scale_by_power(Part a, Part n) { return _mm512_scalef_ps(a, n); }
+
+#else
+
+using Lanes = Words;  // all bits of a selected lane are 1
+inline Lanes first_lanes(int64_t n) {
+  constexpr int32_t numbers[] = {0, 1, 2, 3, 4, 5, 6, 7};
+  using Integers [[gnu::vector_size(4 * part_lanes)]] = int32_t;
+  Integers lane;
+  __builtin_memcpy(&lane, numbers, sizeof lane);
+  return (Lanes)(lane < static_cast<int32_t>(n < 0 ? 0 : n < part_lanes ? n : part_lanes));
+}
+inline Lanes less(Part a, Part b) { return (Lanes)(a < b); }
+inline Lanes at_least(Words a, Words b) { return (Lanes)(a >= b); }
+
+#if defined(__AVX2__)
+
+inline Part load_some(const float* p, int64_t n) {
+  return _mm256_maskload_ps(p, (__m256i)first_lanes(n));
+}
+inline void store_some(float* p, Part a, int64_t n) {
+  _mm256_maskstore_ps(p, (__m256i)first_lanes(n), a);
+}
+inline Words widen(Halves a) { return (Words)_mm256_cvtepu16_epi32((__m128i)a); }
+/// The words must be below 2^16.
+inline Halves narrow(Words a) {
+  return (Halves)_mm_packus_epi32(_mm256_castsi256_si128((__m256i)a),
+                                  _mm256_extracti128_si256((__m256i)a, 1));
+}
+inline Part widen_f16(Halves a) { return _mm256_cvtph_ps((__m128i)a); }
+inline Halves narrow_f16(Part a) { return (Halves)_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT); }
+inline Part select(Lanes lanes, Part yes, Part no) {
+  return _mm256_blendv_ps(no, yes, (__m256)lanes);
+}
+inline Part fma(Part a, Part b, Part c) { return _mm256_fmadd_ps(a, b, c); }
+inline Part fnma(Part a, Part b, Part c) { return _mm256_fnmadd_ps(a, b, c); }
+inline Part max(Part a, Part b) { return _mm256_max_ps(a, b); }
+inline Part min(Part a, Part b) { return _mm256_min_ps(a, b); }
+inline Part sqrt(Part a) { return _mm256_sqrt_ps(a); }
+inline Part round(Part a) {
+  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-#else  // AVX2
+#else
 
-struct Vec {
-  static constexpr int lanes = 8;
-  __m256 v;
-};
-struct Mask {
-  __m256 m;
-};
+inline Part load_some(const float* p, int64_t n) { return copy_some<Part>(p, n); }
+inline void store_some(float* p, Part a, int64_t n) { copy_some(p, a, n); }
+inline Words widen(Halves a) { return __builtin_convertvector(a, Words); }
+inline Halves narrow(Words a) { return __builtin_convertvector(a, Halves); }
+inline Part select(Lanes lanes, Part yes, Part no) { return lanes ? yes : no; }
+inline Part max(Part a, Part b) { return a > b ? a : b; }
+inline Part min(Part a, Part b) { return a < b ? a : b; }
 
-inline Vec set1(float x) { return {_mm256_set1_ps(x)}; }
-inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
-inline void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
-inline __m256i first(int64_t n) {
-  const int count = n >= 8 ? 8 : static_cast<int>(n);
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+/// The product is exact in f64. The sum is rounded to odd there: then the second rounding, to f32,
+/// gives the sum rounded once (Boldo, Melquiond 2008, doi:10.1109/TC.2007.70819). `flushes`:
+/// results that round to less than the least normal number, with any exponent, become 0.
+template <bool flushes>
+[[gnu::noinline]] Part fma_by_f64(Part a, Part b, Part c) {
+  using Doubles [[gnu::vector_size(8 * part_lanes)]] = double;
+  using Bits [[gnu::vector_size(8 * part_lanes)]] = uint64_t;
+  const Doubles product = __builtin_convertvector(a, Doubles) * __builtin_convertvector(b, Doubles);
+  const Doubles term = __builtin_convertvector(c, Doubles);
+  const Doubles sum = product + term, added = sum - product;
+  const Doubles error = (product - (sum - added)) + (term - added);  // exact: sum + error
+  const Bits inexact = (Bits)((error > 0) | (error < 0)), bits = (Bits)sum;
+  const Bits is_even = (bits & 1) - 1;
+  const Bits toward_error = 1 - 2 * ((bits ^ (Bits)error) >> 63);
+  Bits odd = bits + (inexact & is_even & toward_error);
+  if (flushes) {
+    constexpr uint64_t sign = uint64_t{1} << 63;
+    const Doubles magnitude = (Doubles)(odd & ~sign);
+    odd = magnitude < 0x1p-126 - 0x1p-151 ? odd & sign : odd;
+  }
+  return __builtin_convertvector((Doubles)odd, Part);
 }
-inline Vec load(const float* p, int64_t n) { return {_mm256_maskload_ps(p, first(n))}; }
-inline void store(float* p, Vec a, int64_t n) { _mm256_maskstore_ps(p, first(n), a.v); }
 
-inline Vec widen(__m128i h) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16))};
-}
-inline __m128i narrow(Vec a) {
-  const __m256i u = _mm256_castps_si256(a.v);
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-  __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-  const __m256 nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
-  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-  r = _mm256_castps_si256(
-      _mm256_blendv_ps(_mm256_castsi256_ps(r), _mm256_castsi256_ps(quiet), nan));
-  r = _mm256_srli_epi32(r, 16);
-  return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
-}
-inline Vec load(const bf16* p) {
-  return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-// AVX2 cannot mask 16-bit lanes, so a partial vector is copied through memory. Half is bf16 or f16.
-template <class Half>
-inline __m128i load_halves(const Half* p, int64_t n) {
-  alignas(16) uint16_t bits[8] = {};
-  for (int64_t i = 0; i < n && i < 8; ++i) bits[i] = p[i].bits;
-  return _mm_load_si128(reinterpret_cast<const __m128i*>(bits));
-}
-template <class Half>
-inline void store_halves(Half* p, __m128i halves, int64_t n) {
-  alignas(16) uint16_t bits[8];
-  _mm_store_si128(reinterpret_cast<__m128i*>(bits), halves);
-  for (int64_t i = 0; i < n && i < 8; ++i) p[i].bits = bits[i];
-}
-inline Vec load(const bf16* p, int64_t n) { return widen(load_halves(p, n)); }
-inline void store(bf16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(a)); }
-inline void store(bf16* p, Vec a, int64_t n) { store_halves(p, narrow(a), n); }
+#if defined(__aarch64__)
 
-// A NaN becomes the quiet NaN of its sign before it is rounded, as in f16(float).
-inline __m128i narrow_to_f16(Vec a) {
-  const __m256 nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
-  const __m256 sign = _mm256_and_ps(a.v, _mm256_set1_ps(-0.0f));
-  const __m256 quiet = _mm256_or_ps(sign, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)));
-  return _mm256_cvtps_ph(_mm256_blendv_ps(a.v, quiet, nan), _MM_FROUND_TO_NEAREST_INT);
-}
-inline Vec widen_from_f16(__m128i h) { return {_mm256_cvtph_ps(h)}; }
-inline Vec load(const f16* p) {
-  return widen_from_f16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-inline Vec load(const f16* p, int64_t n) { return widen_from_f16(load_halves(p, n)); }
-inline void store(f16* p, Vec a) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_to_f16(a));
-}
-inline void store(f16* p, Vec a, int64_t n) { store_halves(p, narrow_to_f16(a), n); }
+inline Part widen_f16(Halves a) { return vcvt_f32_f16((float16x4_t)a); }
+inline Halves narrow_f16(Part a) { return (Halves)vcvt_f16_f32(a); }
+inline Part fma(Part a, Part b, Part c) { return vfmaq_f32(c, a, b); }
+inline Part sqrt(Part a) { return vsqrtq_f32(a); }
 
-inline Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
-inline Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
-inline Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
-inline Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
-inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
-inline Vec fnma(Vec a, Vec b, Vec c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }
-inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
-inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
-inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
-inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
-inline Vec round(Vec a) {
-  return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+#else
+
+template <class To, class From, class F>
+inline To by_lane(From a, const F& f) {
+  To result;
+  for (int i = 0; i < part_lanes; ++i) result[i] = f(a[i]);
+  return result;
 }
-inline Mask less(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
-inline Vec select(Mask m, Vec yes, Vec no) { return {_mm256_blendv_ps(no.v, yes.v, m.m)}; }
-inline Vec keep(Vec a, int64_t n) { return {_mm256_and_ps(a.v, _mm256_castsi256_ps(first(n)))}; }
-/// a * 2^n for integral n in [-252, 254]. It multiplies by two powers of two whose exponents add up
-/// to n, because an f32 may not hold 2^n.
-inline Vec scale_by_power(Vec a, Vec n) {
-  const __m256i k = _mm256_cvtps_epi32(n.v);
-  const __m256i half = _mm256_srai_epi32(k, 1);
-  const __m256i bias = _mm256_set1_epi32(127);
-  const __m256 low = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
-  const __m256 high =
-      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(k, half), bias), 23));
-  return {_mm256_mul_ps(_mm256_mul_ps(a.v, low), high)};
+inline Part widen_f16(Halves a) {
+  return by_lane<Part>(a, [](uint16_t bits) {
+    f16 half;
+    half.bits = bits;
+    return static_cast<float>(half);
+  });
 }
-inline Vec copy_sign(Vec magnitude, Vec sign) {
-  const __m256 mask = _mm256_set1_ps(-0.0f);
-  return {_mm256_or_ps(_mm256_andnot_ps(mask, magnitude.v), _mm256_and_ps(mask, sign.v))};
+inline Halves narrow_f16(Part a) {
+  return by_lane<Halves>(a, [](float x) { return f16(x).bits; });
+}
+inline Part sqrt(Part a) {
+  return by_lane<Part>(a, [](float x) { return __builtin_sqrtf(x); });
+}
+inline Part fma(Part a, Part b, Part c) { return fma_by_f64<false>(a, b, c); }
+
+#endif
+inline Part fnma(Part a, Part b, Part c) { return fma(-a, b, c); }
+inline Part round(Part a) {
+  const Part shift = splat(0x1.8p23f);  // the sum has no bits below 1
+  return (a + shift) - shift;
 }
 
 #endif
 
+inline Halves load_some(const uint16_t* p, int64_t n) { return copy_some<Halves>(p, n); }
+inline void store_some(uint16_t* p, Halves a, int64_t n) { copy_some(p, a, n); }
+inline Part scale_by_power(Part a, Part n) {
+  using Integers [[gnu::vector_size(4 * part_lanes)]] = int32_t;
+  const Integers exponent = __builtin_convertvector(n, Integers), half = exponent >> 1;
+  return a * (Part)((half + 127) << 23) * (Part)((exponent - half + 127) << 23);
+}
+
+#endif
+
+inline Part load_part(const float* p) {
+  Part a;
+  __builtin_memcpy(&a, p, sizeof a);
+  return a;
+}
+inline void store_part(float* p, Part a) { __builtin_memcpy(p, &a, sizeof a); }
+inline Halves load_halves(const uint16_t* p) {
+  Halves a;
+  __builtin_memcpy(&a, p, sizeof a);
+  return a;
+}
+inline void store_halves(uint16_t* p, Halves a) { __builtin_memcpy(p, &a, sizeof a); }
+
+/// The bits of bf16(float): integer arithmetic, to nearest even. The instruction vcvtneps2bf16 does
+/// not have them: it flushes subnormals to 0.
+inline Halves narrow_bf16(Part a) {
+  const Words u = words_of(a), odd = (u >> 16) & 1;
+  const Words rounded = a == a ? u + (odd + 0x7fff) : u | 0x400000;
+  return narrow(rounded >> 16);
+}
+inline Part widen_bf16(Halves a) { return part_of(widen(a) << 16); }
+/// A NaN becomes the quiet NaN of its sign before it is rounded, as in f16(float).
+inline Halves quiet_f16(Part a) {
+  const Words quiet = (words_of(a) & 0x80000000u) | 0x7fc00000u;
+  return narrow_f16(a == a ? a : part_of(quiet));
+}
+
+// Elements of type T as a Part: all of them, or the first n.
+inline Part load_part(const float* p, int64_t n) { return load_some(p, n); }
+inline Part load_part(const bf16* p) { return widen_bf16(load_halves(&p->bits)); }
+inline Part load_part(const bf16* p, int64_t n) { return widen_bf16(load_some(&p->bits, n)); }
+inline Part load_part(const f16* p) { return widen_f16(load_halves(&p->bits)); }
+inline Part load_part(const f16* p, int64_t n) { return widen_f16(load_some(&p->bits, n)); }
+inline void store_part(float* p, Part a, int64_t n) { store_some(p, a, n); }
+inline void store_part(bf16* p, Part a) { store_halves(&p->bits, narrow_bf16(a)); }
+inline void store_part(bf16* p, Part a, int64_t n) { store_some(&p->bits, narrow_bf16(a), n); }
+inline void store_part(f16* p, Part a) { store_halves(&p->bits, quiet_f16(a)); }
+inline void store_part(f16* p, Part a, int64_t n) { store_some(&p->bits, quiet_f16(a), n); }
+
+struct Vec {
+  static constexpr int lanes = 16;
+  Part part[parts];
+};
+struct Mask {
+  Lanes part[parts];
+};
+
+/// The Vec or Mask whose part i is f(i).
+template <class V = Vec, class F>
+inline V each(const F& f) {
+  V result;
+#pragma GCC unroll 4
+  for (int i = 0; i < parts; ++i) result.part[i] = f(i);
+  return result;
+}
+
+inline Vec set1(float x) {
+  return each([&](int) { return splat(x); });
+}
+template <class T>
+inline Vec load(const T* p) {
+  return each([&](int i) { return load_part(p + i * part_lanes); });
+}
+/// The first n elements; the other lanes are 0.
+template <class T>
+inline Vec load(const T* p, int64_t n) {
+  return each([&](int i) { return load_part(p + i * part_lanes, n - i * part_lanes); });
+}
+template <class T>
+inline void store(T* p, Vec a) {
+#pragma GCC unroll 4
+  for (int i = 0; i < parts; ++i) store_part(p + i * part_lanes, a.part[i]);
+}
+template <class T>
+inline void store(T* p, Vec a, int64_t n) {
+#pragma GCC unroll 4
+  for (int i = 0; i < parts; ++i) store_part(p + i * part_lanes, a.part[i], n - i * part_lanes);
+}
+
+inline Vec operator+(Vec a, Vec b) {
+  return each([&](int i) { return a.part[i] + b.part[i]; });
+}
+inline Vec operator-(Vec a, Vec b) {
+  return each([&](int i) { return a.part[i] - b.part[i]; });
+}
+inline Vec operator*(Vec a, Vec b) {
+  return each([&](int i) { return a.part[i] * b.part[i]; });
+}
+inline Vec operator/(Vec a, Vec b) {
+  return each([&](int i) { return a.part[i] / b.part[i]; });
+}
+inline Vec fma(Vec a, Vec b, Vec c) {  // a * b + c
+  return each([&](int i) { return fma(a.part[i], b.part[i], c.part[i]); });
+}
+inline Vec fnma(Vec a, Vec b, Vec c) {  // c - a * b
+  return each([&](int i) { return fnma(a.part[i], b.part[i], c.part[i]); });
+}
+inline Vec max(Vec a, Vec b) {
+  return each([&](int i) { return max(a.part[i], b.part[i]); });
+}
+inline Vec min(Vec a, Vec b) {
+  return each([&](int i) { return min(a.part[i], b.part[i]); });
+}
+inline Vec sqrt(Vec a) {
+  return each([&](int i) { return sqrt(a.part[i]); });
+}
+inline Vec abs(Vec a) {
+  return each([&](int i) { return part_of(words_of(a.part[i]) & 0x7fffffffu); });
+}
+inline Mask less(Vec a, Vec b) {
+  return each<Mask>([&](int i) { return less(a.part[i], b.part[i]); });
+}
+inline Vec select(Mask m, Vec yes, Vec no) {
+  return each([&](int i) { return select(m.part[i], yes.part[i], no.part[i]); });
+}
+inline Mask first(int64_t n) {
+  return each<Mask>([&](int i) { return first_lanes(n - i * part_lanes); });
+}
+/// 0 from lane n on.
+inline Vec keep(Vec a, int64_t n) { return select(first(n), a, set1(0.0f)); }
+/// `magnitude` with the sign of `sign`.
+inline Vec copy_sign(Vec magnitude, Vec sign) {
+  return each([&](int i) {
+    return part_of((words_of(magnitude.part[i]) & 0x7fffffffu) |
+                   (words_of(sign.part[i]) & 0x80000000u));
+  });
+}
+
 /// Rounds to T and widens the result again.
 template <class T>
-Vec rounded(Vec a);
+inline Vec rounded(Vec a);
 template <>
 inline Vec rounded<float>(Vec a) {
   return a;
 }
 template <>
 inline Vec rounded<bf16>(Vec a) {
-  return widen(narrow(a));
+  return each([&](int i) { return widen_bf16(narrow_bf16(a.part[i])); });
 }
 template <>
 inline Vec rounded<f16>(Vec a) {
-  return widen_from_f16(narrow_to_f16(a));
+  return each([&](int i) { return widen_f16(quiet_f16(a.part[i])); });
 }
 
 /// Passed to load and store in place of a count if the vector is full. As a type of its own it
@@ -241,31 +388,27 @@ inline void for_vectors(int64_t n, const F& f) {
   if (i < n) f(i, n - i);
 }
 
-/// Reduces 16 lanes to 8; with 8 lanes it returns them as they are.
+/// All lanes combined as a binary tree: lane i with lane i + 8, then by the distances 4, 2 and 1.
+template <class F>
+inline float reduce(Vec a, const F& f) {
+  using Four [[gnu::vector_size(16)]] = float;
+#if defined(__AVX2__)
 #if defined(__AVX512F__)
-inline __m256 fold_add(Vec a) {
-  return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-}
-inline __m256 fold_max(Vec a) {
-  return _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-}
+  const __m256 eight = f(_mm512_castps512_ps256(a.part[0]), _mm512_extractf32x8_ps(a.part[0], 1));
 #else
-inline __m256 fold_add(Vec a) { return a.v; }
-inline __m256 fold_max(Vec a) { return a.v; }
+  const __m256 eight = f(a.part[0], a.part[1]);
 #endif
-
-/// The sum or the maximum of all lanes, combined as a fixed binary tree that adds the halves first.
+  const Four x = f(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+#else
+  const Four x = f(f(a.part[0], a.part[2]), f(a.part[1], a.part[3]));
+#endif
+  return f(f(x[0], x[2]), f(x[1], x[3]));
+}
 inline float reduce_add(Vec a) {
-  const __m256 eight = fold_add(a);
-  __m128 x = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+  return reduce(a, [](auto x, auto y) { return x + y; });
 }
 inline float reduce_max(Vec a) {
-  const __m256 eight = fold_max(a);
-  __m128 x = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+  return reduce(a, [](auto x, auto y) { return x > y ? x : y; });
 }
 
 /// e^x with an error of at most 2 ulp; 0 below -87, infinity above 88.8; NaN stays NaN. The
@@ -276,7 +419,8 @@ inline Vec exp(Vec x) {
   const Vec least = set1(-87.0f);
   // The order of the operands keeps NaN: min and max return their second operand if one is NaN.
   const Vec clamped = min(set1(89.0f), max(least, x));
-  const Vec n = round(clamped * set1(1.44269504088896341f));
+  const Vec product = clamped * set1(1.44269504088896341f);
+  const Vec n = each([&](int i) { return round(product.part[i]); });
   Vec r = fnma(n, set1(0.693359375f), clamped);  // ln 2 in two parts
   r = fnma(n, set1(-2.12194440e-4f), r);
   Vec p = set1(1.9875691500e-4f);
@@ -286,7 +430,8 @@ inline Vec exp(Vec x) {
   p = fma(p, r, set1(1.6666665459e-1f));
   p = fma(p, r, set1(5.0000001201e-1f));
   p = fma(p, r * r, r + set1(1.0f));
-  return select(less(x, least), set1(0.0f), scale_by_power(p, n));
+  const Vec power = each([&](int i) { return scale_by_power(p.part[i], n.part[i]); });
+  return select(less(x, least), set1(0.0f), power);
 }
 
 /// 1 / (1 + e^-x).
@@ -295,5 +440,5 @@ inline Vec sigmoid(Vec x) { return set1(1.0f) / (set1(1.0f) + exp(set1(0.0f) - x
 }  // namespace
 }  // namespace zg::cpu
 
-// Each *_simd.cpp source defines its table of functions in zg::cpu::ZG_ISA: avx2, avx512 or, in
-// kernels/matmul, avx512_bf16 (kernels/cpu/level.h).
+// Each *_simd.cpp source defines its table of functions in zg::cpu::ZG_ISA: portable, avx2, avx512
+// or, in kernels/matmul, avx512_bf16 (kernels/cpu/level.h).

@@ -43,23 +43,17 @@ void map_backward(const void* dy, const void* x, void* dx, int64_t n) {
     out[i] = T(static_cast<A>(gradient[i]) * gelu_derivative(static_cast<A>(in[i]), form));
 }
 
-template <class T, Activation form>
-constexpr GeluFunctions gelu_functions = {map<T, form>, map_backward<T, form>};
+template <Activation form>
+constexpr GeluFunctions gelu_functions = {map<double, form>, map_backward<double, form>};
 
-constexpr auto gelu_tanh = Activation::gelu_tanh, gelu_erf = Activation::gelu_erf;
-constexpr GeluTable portable = {
-    {gelu_functions<double, gelu_tanh>, gelu_functions<float, gelu_tanh>,
-     gelu_functions<bf16, gelu_tanh>, gelu_functions<f16, gelu_tanh>},
-    {gelu_functions<double, gelu_erf>, gelu_functions<float, gelu_erf>,
-     gelu_functions<bf16, gelu_erf>, gelu_functions<f16, gelu_erf>}};
+constexpr GeluTable plain = {{gelu_functions<Activation::gelu_tanh>},
+                             {gelu_functions<Activation::gelu_erf>}};
 
 static_assert(static_cast<int>(DType::f64) == 0 && static_cast<int>(DType::f16) == 3);
 
 GeluFunctions functions_for(Activation activation, DType dtype, Isa isa) {
-  const auto form = activation == Activation::gelu_tanh ? &GeluTable::tanh : &GeluTable::erf;
-  const auto index = static_cast<size_t>(dtype);
-  const GeluTable* table = ZG_AT_LEVEL(isa, gelu_table);
-  return table && (table->*form)[index].forward ? (table->*form)[index] : (portable.*form)[index];
+  const GeluTable& table = dtype == DType::f64 ? plain : ZG_AT_LEVEL(isa, gelu_table);
+  return (activation == Activation::gelu_tanh ? table.tanh : table.erf)[static_cast<size_t>(dtype)];
 }
 
 template <class A>
@@ -104,17 +98,16 @@ void backward(const GatedGradients& a, int64_t n) {
   }
 }
 
-template <class T>
-constexpr GatedFunctions functions[] = {{forward<T, Gate::silu>, backward<T, Gate::silu>},
-                                        {forward<T, Gate::gelu_tanh>, backward<T, Gate::gelu_tanh>},
-                                        {forward<T, Gate::gelu_erf>, backward<T, Gate::gelu_erf>}};
+template <Gate form>
+constexpr GatedFunctions gated_functions = {forward<double, form>, backward<double, form>};
+
+constexpr GatedTable plain_gates = {{{gated_functions<Gate::silu>},
+                                     {gated_functions<Gate::gelu_tanh>},
+                                     {gated_functions<Gate::gelu_erf>}}};
 
 GatedFunctions functions_for(Gate form, DType dtype, Isa isa) {
-  constexpr const GatedFunctions* plain[] = {functions<double>, functions<float>, functions<bf16>,
-                                             functions<f16>};
-  const auto type = static_cast<size_t>(dtype), at = static_cast<size_t>(form);
-  const GatedTable* table = ZG_AT_LEVEL(isa, gated_table);
-  return table && table->form[at][type].forward ? table->form[at][type] : plain[type][at];
+  const GatedTable& table = dtype == DType::f64 ? plain_gates : ZG_AT_LEVEL(isa, gated_table);
+  return table.form[static_cast<size_t>(form)][static_cast<size_t>(dtype)];
 }
 
 }  // namespace

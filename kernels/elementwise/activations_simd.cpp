@@ -9,7 +9,7 @@ namespace {
 
 /// tanhf of the Cephes library: near 0 a polynomial, because 1 - 2 / (e^2x + 1) would lose digits
 /// there by cancellation.
-Vec hyperbolic_tangent(Vec x) {
+[[gnu::always_inline]] inline Vec hyperbolic_tangent(Vec x) {
   const Vec magnitude = abs(x), square = x * x;
   Vec p = set1(-5.70498872745e-3f);
   p = fma(p, square, set1(2.06390887954e-2f));

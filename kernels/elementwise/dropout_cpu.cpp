@@ -44,7 +44,7 @@ void apply(const DropoutRange& range, const DropoutMask& mask) {
   }
 }
 
-constexpr DropoutTable portable = {{apply<double>, apply<float>, apply<bf16>, apply<f16>}};
+constexpr DropoutTable plain = {{apply<double>, apply<float>, apply<bf16>, apply<f16>}};
 
 // Philox takes about a nanosecond for a vector of 32 elements, so a task takes about ten
 // microseconds with it. A multiple of 4, because a Philox counter gives the words of four elements.
@@ -56,9 +56,8 @@ void dropout(const Dropout& a, Workspace, Stream& stream) {
   const int64_t samples = a.x.extent(0);
   if (a.x.numel() == 0) return;
   const int64_t elements = a.x.numel() / samples, element_bytes = size_of(a.x.dtype());
-  const DropoutTable* table = ZG_AT_LEVEL(stream.traits().isa, dropout_table);
   const int type = static_cast<int>(a.x.dtype());
-  const auto vectors = table ? table->apply[type] : nullptr;
+  const auto vectors = ZG_AT_LEVEL(stream.traits().isa, dropout_table).apply[type];
   const DropoutMask mask = dropout_mask(a.key, a.probability);
   const DropoutSlice slice = dropout_slice("dropout", a.probability, a.x.shape(), a.key);
 
@@ -76,7 +75,7 @@ void dropout(const Dropout& a, Workspace, Stream& stream) {
         // The elements up to the next counter's first come alone, so that vectors begin with it.
         const bool aligned = vectors && index % 4 == 0;
         if (vectors && !aligned) n = std::min(n, 4 - index % 4);
-        const auto apply = aligned ? vectors : portable.apply[type];
+        const auto apply = aligned ? vectors : plain.apply[type];
         apply({.x = a.x.raw() + offset,
                .residual = a.residual ? a.residual.raw() + offset : nullptr,
                .y = a.y.raw() + offset,

@@ -46,18 +46,18 @@ A gradient([[maybe_unused]] A v, A dy) {
 /// The vectorised function for these arguments; null: there is none.
 UnaryTable::Function vectorised_unary(const Unary& args, const Stream& stream) {
   const DType dtype = args.x.dtype();
-  const UnaryTable* table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
-  if (!table || (dtype != DType::f32 && dtype != DType::bf16)) return nullptr;
+  const UnaryTable& table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
+  if (dtype != DType::f32 && dtype != DType::bf16) return nullptr;
   const int is_bf16 = dtype == DType::bf16 ? 1 : 0;
   switch (args.op) {
     case UnaryOp::exp:
-      return table->exp[is_bf16];
+      return table.exp[is_bf16];
     case UnaryOp::tanh:
-      return table->tanh[is_bf16];
+      return table.tanh[is_bf16];
     case UnaryOp::sigmoid:
-      return table->sigmoid[is_bf16];
+      return table.sigmoid[is_bf16];
     case UnaryOp::silu:
-      return table->silu[is_bf16];
+      return table.silu[is_bf16];
     default:
       return nullptr;
   }
@@ -181,9 +181,8 @@ void run(const Binary& args, const LoopNest<3>& nest, int threads) {
 bool run_vectorised(const Binary& args, const LoopNest<3>& nest, Stream& stream) {
   const DType dtype = args.a.dtype();
   if (args.op > BinaryOp::divide || (dtype != DType::f32 && dtype != DType::bf16)) return false;
-  const ElementwiseTable* table = ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
-  if (!table) return false;
-  const auto function = table->binary[static_cast<int>(args.op)][dtype == DType::bf16];
+  const ElementwiseTable& table = ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
+  const auto function = table.binary[static_cast<int>(args.op)][dtype == DType::bf16];
   const int64_t size = size_of(dtype);
   const std::byte *a = args.a.raw(), *b = args.b.raw();
   std::byte* y = args.y.raw();
@@ -271,7 +270,7 @@ int is_bf16(const Tensor& tensor) { return tensor.dtype() == DType::bf16 ? 1 : 0
 
 const ElementwiseTable* table_for(const Tensor& x, const Tensor& y, const Stream& stream) {
   if (!has_vectorised(x.dtype()) || !has_vectorised(y.dtype())) return nullptr;
-  return ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
+  return &ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
 }
 
 // A static_cast of a float outside the range of To is undefined behaviour. Such values become the

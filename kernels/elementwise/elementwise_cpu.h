@@ -30,7 +30,7 @@ struct GeluFunctions {
   GeluBackwardRange backward;
 };
 
-/// By dtype: f64, f32, bf16, f16. Null: there is no vector code, and the plain version is used.
+/// By dtype: f64 (only in the plain table), f32, bf16, f16.
 struct GeluTable {
   GeluFunctions tanh[4], erf[4];
 };

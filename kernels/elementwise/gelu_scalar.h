@@ -6,7 +6,7 @@
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/runtime/portable_math.h"
 
-// GELU in plain C++, for f64, and for all dtypes with Isa::portable.
+// GELU in plain C++, for f64.
 // kernels/elementwise/gelu_simd.h has the same functions on vectors of f32; tests compare both with
 // formulas in double. T is float or double, the type of the arithmetic.
 namespace zg::cpu {

@@ -13,7 +13,8 @@ struct TanhGate {
   Vec open, closed, slope;
 };
 
-inline TanhGate tanh_gate(Vec x) {
+/// Inlined, like normal(): a call would pass vectors through memory.
+[[gnu::always_inline]] inline TanhGate tanh_gate(Vec x) {
   const Vec root = set1(1.59576912160573071f);  // 2 sqrt(2 / pi)
   const Vec square = x * x, zero = set1(0.0f), one = set1(1.0f);
   const Vec argument = root * x * fma(set1(0.044715f), square, one);
@@ -26,8 +27,8 @@ inline TanhGate tanh_gate(Vec x) {
           root * fma(set1(0.134145f), square, one)};
 }
 
-inline Vec gelu_tanh(Vec x) { return x * tanh_gate(x).open; }
-inline Vec gelu_tanh_derivative(Vec x) {
+[[gnu::always_inline]] inline Vec gelu_tanh(Vec x) { return x * tanh_gate(x).open; }
+[[gnu::always_inline]] inline Vec gelu_tanh_derivative(Vec x) {
   const TanhGate gate = tanh_gate(x);
   return fma(x * gate.open, gate.closed * gate.slope, gate.open);
 }
@@ -49,7 +50,7 @@ inline Vec polynomial(Vec x, const float (&coefficients)[n]) {
 /// (1 + 0.3 |x|); p is smooth, because it approximates the rest of Mills' ratio. q and p are
 /// Chebyshev interpolants with relative errors of 1.4e-8 and 6e-8. So the tail is precise relative
 /// to its size (except for the rounding of x^2 / 2), and cdf is within 7e-8, one ulp below 1.
-inline Normal normal(Vec x) {
+[[gnu::always_inline]] inline Normal normal(Vec x) {
   constexpr float q[] = {0.398942292f,    -0.0664903745f,   0.00997350179f, -0.00118711544f,
                          0.000115039315f, -9.06247169e-06f, 4.7692788e-07f};
   constexpr float p[] = {0.221970618f,    0.164579555f,     0.0865496472f,    0.0277590435f,
@@ -63,8 +64,8 @@ inline Normal normal(Vec x) {
   return {select(less(z, set1(1.25f)), fma(x, polynomial(square, q), half), cdf), bell};
 }
 
-inline Vec gelu_erf(Vec x) { return x * normal(x).cdf; }
-inline Vec gelu_erf_derivative(Vec x) {
+[[gnu::always_inline]] inline Vec gelu_erf(Vec x) { return x * normal(x).cdf; }
+[[gnu::always_inline]] inline Vec gelu_erf_derivative(Vec x) {
   const Normal n = normal(x);
   return fma(x * set1(0.398942280401432678f), n.bell, n.cdf);
 }

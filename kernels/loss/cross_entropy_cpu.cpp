@@ -28,7 +28,7 @@ struct OnlineLogSumExp {
   /// Adds a chunk of n logits. `target_column`: the target's index in this chunk; outside [0, n) if
   /// another chunk has it.
   template <class T>
-  void add(const RowTable* table, const T* logits, int64_t n, int64_t target_column) {
+  void add(const RowTable& table, const T* logits, int64_t n, int64_t target_column) {
     const accumulator_t<T> best = row_max(table, logits, n);
     if (static_cast<double>(best) > max) {
       sum *= portable::exp(max - static_cast<double>(best));
@@ -49,7 +49,7 @@ struct OnlineLogSumExp {
 /// out = (exp(logits - log_sum) - one_hot(target_column)) * dloss. `out` may be the same memory as
 /// `logits`.
 template <class X, class Y>
-void cross_entropy_gradient(const RowTable* table, const X* logits, int64_t n,
+void cross_entropy_gradient(const RowTable& table, const X* logits, int64_t n,
                             int64_t target_column, accumulator_t<X> log_sum, accumulator_t<X> dloss,
                             Y* out) {
   const bool inside = target_column >= 0 && target_column < n;
@@ -64,7 +64,7 @@ void cross_entropy_forward(const CrossEntropyForward& args, Workspace, Stream& s
   const int64_t N = args.logits.extent(0), V = args.logits.extent(1);
   check_indices("cross_entropy_forward", "targets", args.targets, V, args.ignore_index);
   const Indices targets(args.targets);
-  const RowTable* table = ZG_AT_LEVEL(stream.traits().isa, row_table);
+  const RowTable& table = ZG_AT_LEVEL(stream.traits().isa, row_table);
   visit_floating(args.logits.dtype(), [&]<class T>() {
     using A = accumulator_t<T>;
     const T* logits = args.logits.data<T>();
@@ -85,7 +85,7 @@ void cross_entropy_backward(const CrossEntropyBackward& args, Workspace, Stream&
   const int64_t N = args.logits.extent(0), V = args.logits.extent(1);
   check_indices("cross_entropy_backward", "targets", args.targets, V, args.ignore_index);
   const Indices targets(args.targets);
-  const RowTable* table = ZG_AT_LEVEL(stream.traits().isa, row_table);
+  const RowTable& table = ZG_AT_LEVEL(stream.traits().isa, row_table);
   visit_floating(args.logits.dtype(), [&]<class T>() {
     using A = accumulator_t<T>;
     const T* logits = args.logits.data<T>();
@@ -189,7 +189,7 @@ class ProjectionRun {
   const ProjectionCrossEntropy& args_;
   const Workspace workspace_;
   Stream& stream_;
-  const RowTable* table_;
+  const RowTable& table_;
   const Indices targets_;
   OnlineLogSumExp* const sums_;  ///< one per row of a block
 };

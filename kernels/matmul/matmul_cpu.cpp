@@ -73,7 +73,7 @@ int64_t blocks_of(const std::vector<KRange>& ranges) {
 
 /// The sizes of a call's blocks, slabs and tasks. They follow from the shape, the instruction set
 /// and the number of threads. The order of the additions, and so every bit of the result, depends
-/// only on the first two: each sum runs along a whole range of K, some steps at a time.
+/// only on the shape: each sum runs along a whole range of K, some steps at a time.
 struct Plan {
   const MatmulTable& table;
   const Matmul m;
@@ -95,7 +95,7 @@ struct Plan {
         threads(matmul_threads(m, traits)),
         dots(is_dots(m)),
         per_word(!dots && table.pairs && m.a.dtype() == DType::bf16 ? 2 : 1),
-        ranges(ranges_of(m, per_word, max_steps)),
+        ranges(table_ranges()),
         steps(ranges.back().first_step + ranges.back().steps),
         k_blocks(blocks_of(ranges)),
         a{m.a, m.lda,      m.stride_a, !m.transpose_a,
@@ -114,6 +114,16 @@ struct Plan {
                                        min_worker_columns, block_columns);
       worker_columns = equal_part(m.N, limit, table.columns, group, threads);
     }
+  }
+
+  /// Blocks of K are those of pairs for bf16. A table without pairs multiplies a pair in two steps.
+  std::vector<KRange> table_ranges() const {
+    const bool has_pairs = !dots && m.a.dtype() == DType::bf16;
+    std::vector<KRange> all = ranges_of(m, has_pairs ? 2 : 1, max_steps);
+    if (has_pairs && !table.pairs)
+      for (KRange& range : all)
+        for (int64_t* steps : {&range.first_step, &range.steps, &range.block_steps}) *steps *= 2;
+    return all;
   }
 
   /// An operand can be read in place if it is f32, or bf16 with contiguous pairs along K.
@@ -303,7 +313,7 @@ const TileTable* tiles_for(const Matmul& args, const Device::Traits& traits) {
 }
 
 const MatmulTable* table_for(const Matmul& m, const Device::Traits& traits) {
-  return m.a.dtype() == DType::f64 ? nullptr : ZG_AT_PRODUCT_LEVEL(traits.isa, matmul_table);
+  return m.a.dtype() == DType::f64 ? nullptr : &ZG_AT_PRODUCT_LEVEL(traits.isa, matmul_table);
 }
 
 }  // namespace

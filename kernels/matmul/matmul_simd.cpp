@@ -4,14 +4,15 @@
 #include "zerograd/kernels/matmul/pairs_simd.h"
 
 // The products of packed panels. Compute bound: a tile of tile_rows x tile_columns sums stays in
-// registers over a block of K; per step it loads two vectors of b and broadcasts tile_rows words of
-// a, so with 32 (16) registers 24 (12) multiply-adds follow 14 (8) loads.
+// registers over a block of K; per step it loads two registers of b and broadcasts tile_rows words
+// of a, so with 32 (16) registers 24 (12) multiply-adds follow 14 (8) loads. Each sum runs along K
+// in order, so the size of the tile does not change bits.
 namespace zg::cpu {
 namespace {
 
-constexpr int tile_rows = Vec::lanes == 16 ? 12 : 6;
-constexpr int tile_vectors = 2;
-constexpr int tile_columns = tile_vectors * Vec::lanes;
+constexpr int tile_rows = part_lanes == 16 ? 12 : 6;
+constexpr int tile_parts = 2;
+constexpr int tile_columns = tile_parts * part_lanes;
 constexpr int steps_ahead = 14;    // prefetch distance: 170 cycles, L2 and most of L3 latency
 constexpr int steps_of_line = 16;  // steps along K in one cache line of a
 
@@ -27,61 +28,63 @@ struct Tile {
   int64_t steps, columns;
   float* sums;
   int64_t row_stride;
-  bool add;
+  bool add, is_bf16;
   const float* folded;
   int64_t folds, fold_words, fold_row_stride;
 };
 
-/// The sums of n columns of a row; only the last vector can be partly filled.
-template <int vectors>
-inline void put(const Vec (&sum)[vectors], const Tile& tile, int row) {
+/// The sums of n columns of a row; only the last register can be partly filled.
+template <int count>
+inline void put(const Part (&sum)[count], const Tile& tile, int row) {
   float* out = tile.sums + row * tile.row_stride;
   const float* folded = tile.folded + row * tile.fold_row_stride;
   int64_t n = tile.columns;
-  for (int v = 0; v < vectors; ++v, out += Vec::lanes, folded += Vec::lanes, n -= Vec::lanes) {
-    const bool whole = n >= Vec::lanes;
-    Vec total = !tile.add ? sum[v] : (whole ? load(out) : load(out, n)) + sum[v];
+  for (int v = 0; v < count; ++v, out += part_lanes, folded += part_lanes, n -= part_lanes) {
+    const bool whole = n >= part_lanes;
+    Part total = !tile.add ? sum[v] : (whole ? load_part(out) : load_part(out, n)) + sum[v];
     for (int64_t level = 0; level < tile.folds; ++level)
-      total = total + load(folded + level * tile.fold_words);
-    whole ? store(out, total) : store(out, total, n);
+      total = total + load_part(folded + level * tile.fold_words);
+    whole ? store_part(out, total) : store_part(out, total, n);
   }
 }
 
-/// Prefetches vectors into the L1 cache. A prefetch beyond the end of the operand has no effect.
-template <int vectors>
+/// Prefetches registers into the L1 cache. A prefetch beyond the end of the operand has no effect.
+template <int count>
 inline void prefetch(const void* p) {
-  for (int v = 0; v < vectors; ++v)
-    _mm_prefetch(static_cast<const char*>(p) + v * sizeof(Vec), _MM_HINT_T0);
+  for (int v = 0; v < count; ++v)
+    __builtin_prefetch(static_cast<const char*>(p) + v * sizeof(Part));
 }
 
-inline Vec broadcast(const std::byte* word) {
+inline Part broadcast(const std::byte* word) {
   float value;
   __builtin_memcpy(&value, word, sizeof value);
-  return set1(value);
+  return splat(value);
 }
 
 /// Words of a are neighbours along M when `adjacent` (in panels, and in place if a is stored
 /// transposed), else along K.
-template <bool pairs, bool adjacent, int rows, int vectors>
+template <bool pairs, bool adjacent, int rows, int count>
 void multiply_tile(const Tile& tile) {
   constexpr int64_t word = sizeof(float);
   const int64_t row_bytes = adjacent ? word : tile.a.row_bytes;
   const int64_t step_bytes = adjacent ? tile.a.step_bytes : word;
-  Vec sum[rows][vectors];
+  Part sum[rows][count];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i)
-    for (int v = 0; v < vectors; ++v) sum[i][v] = set1(0.0f);
+    for (int v = 0; v < count; ++v) sum[i][v] = Part{};
   // A pointer to every third row: the two rows after it are addressed as pointer + row_bytes and
   // pointer + 2 * row_bytes.
   const std::byte* a[(rows + 2) / 3];
   for (int i = 0; i < rows; i += 3) a[i / 3] = tile.a.data + i * row_bytes;
-  for (int i = 0; i < rows; ++i) prefetch<vectors>(tile.sums + i * tile.row_stride);
+  for (int i = 0; i < rows; ++i) prefetch<count>(tile.sums + i * tile.row_stride);
   const std::byte* b = tile.b.data;
+  FlushMode mode{tile.is_bf16};
+  mode.begin();
   for (int64_t step = 0; step < tile.steps; ++step, b += tile.b.step_bytes) {
-    Vec right[vectors];
-    for (int v = 0; v < vectors; ++v)
-      right[v] = load(reinterpret_cast<const float*>(b) + v * Vec::lanes);
-    prefetch<vectors>(b + steps_ahead * tile.b.step_bytes);
+    Part right[count];
+    for (int v = 0; v < count; ++v)
+      right[v] = load_part(reinterpret_cast<const float*>(b) + v * part_lanes);
+    prefetch<count>(b + steps_ahead * tile.b.step_bytes);
     if (adjacent)
       prefetch<1>(a[0] + steps_ahead * step_bytes);
     else if (step % steps_of_line == 0)
@@ -89,11 +92,15 @@ void multiply_tile(const Tile& tile) {
         prefetch<1>(a[i / 3] + i % 3 * row_bytes + steps_of_line * step_bytes);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      const Vec left = broadcast(a[i / 3] + i % 3 * row_bytes);
-      for (int v = 0; v < vectors; ++v) sum[i][v] = multiply_add<pairs>(left, right[v], sum[i][v]);
+      const Part left = broadcast(a[i / 3] + i % 3 * row_bytes);
+      for (int v = 0; v < count; ++v) sum[i][v] = multiply_add<pairs>(left, right[v], sum[i][v]);
     }
     for (int i = 0; i < rows; i += 3) a[i / 3] += step_bytes;
   }
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i)
+    for (int v = 0; v < count; ++v) FlushMode::complete(sum[i][v]);
+  mode.end();
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) put(sum[i], tile, i);
 }
@@ -105,7 +112,7 @@ void multiply_rows(int64_t height, const Tile& tile) {
   if constexpr (rows > 1) {
     if (height < rows) return multiply_rows<pairs, adjacent, rows - 1>(height, tile);
   }
-  tile.columns > Vec::lanes ? multiply_tile<pairs, adjacent, rows, tile_vectors>(tile)
+  tile.columns > part_lanes ? multiply_tile<pairs, adjacent, rows, tile_parts>(tile)
                             : multiply_tile<pairs, adjacent, rows, 1>(tile);
 }
 
@@ -143,6 +150,7 @@ void multiply_block(const MultiplyBlock& block) {
                                         .sums = block.sums + i * block.sums_row_stride + j,
                                         .row_stride = block.sums_row_stride,
                                         .add = block.add || k > 0,
+                                        .is_bf16 = block.epilogue.dtype == DType::bf16,
                                         .folded = block.folded + i * block.fold_row_stride + j,
                                         .folds = last ? block.folds : 0,
                                         .fold_words = block.fold_words,
@@ -163,13 +171,49 @@ void multiply_block(const MultiplyBlock& block) {
 // Products of few rows of a and b stored as [N, K], for example when one token is generated.
 // Packing b would cost more than the product, so both are read in place along K, once. Bound by the
 // memory bandwidth for b.
-/// The dot products of `rows` rows of a and as many rows of b as give one vector of results.
-/// Beyond the edge of b the last row is repeated, and the results are dropped.
+
+/// How operands are read along K: f32 or f16, one element a lane, or pairs of bf16.
+template <class T>
+struct Elements {
+  using Element = T;
+  using Operand = Vec;
+  static constexpr int64_t count = Vec::lanes;
+  static Operand load(const T* p) { return cpu::load(p); }
+  static Operand load(const T* p, int64_t n) { return cpu::load(p, n); }
+  static Vec multiply_add(const Operand& a, const Operand& b, Vec sum) { return fma(a, b, sum); }
+};
+template <>
+struct Elements<bf16> {
+  using Element = bf16;
+  struct Operand {
+    Vec pairs;
+  };
+  static constexpr int64_t count = 2 * Vec::lanes;
+  static Operand load(const bf16* p) { return {cpu::load(reinterpret_cast<const float*>(p))}; }
+  static Operand load(const bf16* p, int64_t n) {
+    bf16 some[count] = {};
+    for (int64_t i = 0; i < n; ++i) some[i] = p[i];
+    return load(some);
+  }
+  static Vec multiply_add(const Operand& a, const Operand& b, Vec sum) {
+    return each([&](int i) {
+      const Part left = a.pairs.part[i], right = b.pairs.part[i];
+      if (pairs_of_bf16) return cpu::multiply_add<true>(left, right, sum.part[i]);
+      const auto odd = [](Part x) { return part_of(words_of(x) & 0xffff0000u); };
+      const auto even = [](Part x) { return part_of(words_of(x) << 16); };
+      return cpu::multiply_add<true>(even(left), even(right),
+                                     cpu::multiply_add<true>(odd(left), odd(right), sum.part[i]));
+    });
+  }
+};
+
+/// The dot products of `rows` rows of a and as many rows of b as give one vector of results. Sums
+/// have the registers for `together` rows of b at a time. Beyond the edge of b the last row is
+/// repeated, and the results are dropped.
 template <class Source, int rows>
 void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
   using T = typename Source::Element;
-  constexpr int columns = Vec::lanes / rows;
-  constexpr int64_t elements = Vec::lanes * Source::per_word;
+  constexpr int columns = Vec::lanes / rows, together = (part_lanes == 16 ? 16 : 4) / rows;
   const T *a[rows], *b[columns];
   for (int i = 0; i < rows; ++i)
     a[i] = reinterpret_cast<const T*>(block.a.data +
@@ -179,29 +223,40 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
                                       smaller(column + j, block.columns - 1) * block.b.row_bytes);
   // Prefetch the beginnings of the next rows: the hardware prefetcher cannot predict them.
   const int64_t ahead = columns * block.b.row_bytes;
-  Vec sum[Vec::lanes];
-  for (int s = 0; s < Vec::lanes; ++s) sum[s] = set1(0.0f);
-  const auto accumulate = [&](int64_t k, int64_t n) __attribute__((always_inline)) {
-    Vec left[rows];
-    for (int i = 0; i < rows; ++i) left[i] = Source::along_k(a[i] + k, n);
+  Vec all[Vec::lanes];
+  FlushMode mode{block.epilogue.dtype == DType::bf16};
+  for (int first = 0; first < columns; first += together) {
+    Vec sum[rows][together];
+    for (auto& sums : sum)
+      for (Vec& one : sums) one = set1(0.0f);
+    const auto accumulate = [&](int64_t k, auto... n) __attribute__((always_inline)) {
+      typename Source::Operand left[rows];
+      for (int i = 0; i < rows; ++i) left[i] = Source::load(a[i] + k, n...);
 #pragma GCC unroll 16
-    for (int j = 0; j < columns; ++j) {
-      const Vec right = Source::along_k(b[j] + k, n);
-      _mm_prefetch(reinterpret_cast<const char*>(b[j] + k) + ahead, _MM_HINT_T1);
-      for (int i = 0; i < rows; ++i) {
-        Vec& s = sum[i * columns + j];
-        s = multiply_add<Source::per_word == 2>(left[i], right, s);
+      for (int j = 0; j < together; ++j) {
+        const T* from = b[first + j] + k;
+        const typename Source::Operand right = Source::load(from, n...);
+        __builtin_prefetch(reinterpret_cast<const char*>(from) + ahead, 0, 2);
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; ++i) sum[i][j] = Source::multiply_add(left[i], right, sum[i][j]);
       }
-    }
-  };
-  int64_t k = 0;
-  for (; k + elements <= block.steps; k += elements) accumulate(k, elements);
-  if (k < block.steps) accumulate(k, block.steps - k);
-  transpose(sum);
+    };
+    mode.begin();
+    int64_t k = 0;
+    for (; k + Source::count <= block.steps; k += Source::count) accumulate(k);
+    if (k < block.steps) accumulate(k, block.steps - k);
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < together; ++j) {
+        for (Part& part : sum[i][j].part) FlushMode::complete(part);
+        all[i * columns + first + j] = sum[i][j];
+      }
+    mode.end();
+  }
+  transpose(all);
   for (int width = Vec::lanes / 2; width > 0; width /= 2)
-    for (int s = 0; s < width; ++s) sum[s] = sum[s] + sum[s + width];
+    for (int s = 0; s < width; ++s) all[s] = all[s] + all[s + width];
   float products[Vec::lanes];
-  store(products, sum[0]);
+  store(products, all[0]);
   for (int64_t i = 0; i < smaller(rows, block.rows - row); ++i)
     for (int64_t j = 0; j < smaller(columns, block.columns - column); ++j) {
       float& out = block.sums[(row + i) * block.sums_row_stride + column + j];
@@ -228,29 +283,24 @@ void dot_block(const MultiplyBlock& block) {
   }
 }
 
-#if defined(__AVX512BF16__)
-using Bf16 = Pair;
-#else
-using Bf16 = Single<bf16>;
-#endif
-
-/// Calls f with the Source that reads elements of `dtype`.
-template <class F>
-void with_source(DType dtype, const F& f) {
-  dtype == DType::f32 ? f(Single<float>{}) : dtype == DType::bf16 ? f(Bf16{}) : f(Single<f16>{});
-}
-
 void multiply(const MultiplyBlock& block) {
-  with_source(block.epilogue.dtype, [&]<class Source>(Source) {
-    if (!block.dots) return multiply_block<Source::per_word == 2>(block);
-    dot_block<Source>(block);
-    if (block.finish)
-      finish(block.epilogue, block.sums, block.sums_row_stride, {0, 0, block.rows, block.columns});
-  });
+  const DType dtype = block.epilogue.dtype;
+  if (!block.dots) {
+    constexpr bool has_code_of_pairs = pairs_of_bf16 || !FlushMode::exists;
+    return has_code_of_pairs && dtype == DType::bf16 ? multiply_block<has_code_of_pairs>(block)
+                                                     : multiply_block<false>(block);
+  }
+  dtype == DType::f32    ? dot_block<Elements<float>>(block)
+  : dtype == DType::bf16 ? dot_block<Elements<bf16>>(block)
+                         : dot_block<Elements<f16>>(block);
+  if (block.finish)
+    finish(block.epilogue, block.sums, block.sums_row_stride, {0, 0, block.rows, block.columns});
 }
 
 void pack(const PackBlock& block) {
-  with_source(block.dtype, [&]<class Source>(Source) { pack_block<Source>(block); });
+  block.dtype == DType::f32    ? pack_block<Single<float>>(block)
+  : block.dtype == DType::bf16 ? pack_block<Pair>(block)
+                               : pack_block<Single<f16>>(block);
 }
 
 }  // namespace

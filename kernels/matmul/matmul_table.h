@@ -6,8 +6,9 @@
 #include "zerograd/kernels/matmul/matmul.h"
 
 // The functions that the *_simd.cpp sources of matmul define for each instruction set. Operands are
-// multiplied as panels of 32-bit words, [steps][width] each: a word is one f32 (bf16 and f16 are
-// widened), or, on machines with bf16 instructions, a pair of bf16 that are neighbours along K.
+// multiplied as panels of 32-bit words, [steps][width] each: a word is one f32 (f16 and bf16 are
+// widened, and the two steps of a pair of bf16 change places), or, on machines with bf16
+// instructions, a pair of bf16 that are neighbours along K.
 namespace zg::cpu {
 
 /// A block of an operand that is to be packed into panels. Elements beyond its edges become 0.
@@ -64,7 +65,7 @@ struct MultiplyBlock {
 
 struct MatmulTable {
   int64_t rows, columns;  ///< tile of c in registers; also the widths of panels of a and of b
-  bool pairs;             ///< bf16 is multiplied in pairs
+  bool pairs;             ///< a pair of bf16 is one word
   void (*pack)(const PackBlock&);
   void (*multiply)(const MultiplyBlock&);
 };

@@ -2,24 +2,61 @@
 
 #include "zerograd/kernels/cpu/simd.h"
 
+// Products of bf16 have the bits of the instruction vdpbf16ps on every processor. For a pair of
+// neighbours along K it adds first the product of the odd elements to the sum, then that of the
+// even ones. Each time it rounds to f32, to nearest even, and takes subnormal operands and results
+// for 0. Where the instruction is missing, a pair is two steps of f32 in this order.
 namespace zg::cpu {
 namespace {
 
-/// With bf16 instructions: sum + a0 b0 + a1 b1, where each lane of a and b holds a pair of bf16.
-/// The sum is rounded to f32 after each product; subnormals count as 0.
+/// bf16 is multiplied in pairs of one word.
 #if defined(__AVX512BF16__)
 constexpr bool pairs_of_bf16 = true;
-inline Vec multiply_pairs(Vec a, Vec b, Vec sum) {
-  return {_mm512_dpbf16_ps(sum.v, (__m512bh)a.v, (__m512bh)b.v)};
-}
 #else
 constexpr bool pairs_of_bf16 = false;
-inline Vec multiply_pairs(Vec a, Vec b, Vec sum) { return fma(a, b, sum); }
 #endif
 
-template <bool pairs>
-inline Vec multiply_add(Vec a, Vec b, Vec sum) {
-  return pairs ? multiply_pairs(a, b, sum) : fma(a, b, sum);
+/// Makes subnormal operands and results of f32 arithmetic 0 from begin() to end(), on processors
+/// that have this mode with the bits of the instruction; the others use multiply_add<true>.
+struct FlushMode {
+  bool flushes;
+#if defined(__AVX2__) && !defined(__AVX512BF16__)
+  static constexpr bool exists = true;
+  uint32_t before = 0;
+  static inline void set(uint32_t mode) { __asm__ volatile("ldmxcsr %0" : : "m"(mode) : "memory"); }
+  inline void begin() {
+    constexpr uint32_t subnormal_results = 0x8000, subnormal_operands = 0x40;
+    if (flushes) set((before = _mm_getcsr()) | subnormal_results | subnormal_operands);
+  }
+  inline void end() {
+    if (flushes) set(before);
+  }
+  /// The compiler must not move the operations of these sums beyond end().
+  static inline void complete(Part& sum) { __asm__ volatile("" : "+x"(sum)); }
+#else
+  static constexpr bool exists = false;
+  inline void begin() {}
+  inline void end() {}
+  static inline void complete(Part&) {}
+#endif
+};
+
+/// a * b + sum: of f32 or, `flushes`, of a step of bf16 (of a pair, with the instruction).
+template <bool flushes>
+inline Part multiply_add(Part a, Part b, Part sum) {
+#if defined(__AVX512BF16__)
+  if (flushes) return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#elif defined(__aarch64__)
+  // NEON detects tiny results before rounding; so those near the least normal number are computed
+  // again.
+  const Part result = fma(a, b, sum);
+  const Words magnitude = words_of(result) & 0x7fffffffu;
+  if (flushes && vmaxvq_u32((Words)(magnitude - 1 < 0x800000u))) return fma_by_f64<true>(a, b, sum);
+  return result;
+#elif !defined(__AVX2__)
+  if (flushes) return fma_by_f64<true>(a, b, sum);
+#endif
+  return fma(a, b, sum);
 }
 
 }  // namespace

@@ -10,18 +10,18 @@ constexpr int sums = 12;
 
 template <bool pairs>
 float multiply_adds(int64_t steps) {
-  Vec sum[sums];
-  for (int i = 0; i < sums; ++i) sum[i] = set1(static_cast<float>(i));
-  const Vec factor = set1(0.5f), term = set1(1.0f);
+  Part sum[sums];
+  for (int i = 0; i < sums; ++i) sum[i] = splat(static_cast<float>(i));
+  const Part factor = splat(0.5f), term = splat(1.0f);
   for (int64_t step = 0; step < steps; ++step)
 #pragma GCC unroll 16
     for (int i = 0; i < sums; ++i) sum[i] = multiply_add<pairs>(factor, term, sum[i]);
   for (int i = 1; i < sums; ++i) sum[0] = sum[0] + sum[i];
-  return reduce_add(sum[0]);
+  return sum[0][0];
 }
 
 template <bool pairs>
-constexpr PeakLoop loop{2.0 * sums * Vec::lanes * (pairs ? 2 : 1), multiply_adds<pairs>};
+constexpr PeakLoop loop{2.0 * sums * part_lanes * (pairs ? 2 : 1), multiply_adds<pairs>};
 
 }  // namespace
 

@@ -34,19 +34,19 @@ constexpr int row_bytes = 64;
 template <bool along_k, bool along_k_in_tile>
 inline void pack_tile(const bf16* source, int64_t row_stride, int64_t width, int64_t depth,
                       float* tile) {
-  Vec words[tile_side];
+  Part words[tile_side];
 #pragma GCC unroll 16
   for (int i = 0; i < tile_side; ++i) {
     if (along_k)
-      words[i] = i < width ? Pair::along_k(source + i * row_stride, depth) : set1(0.0f);
+      words[i] = i < width ? Pair::along_k(source + i * row_stride, depth) : Part{};
     else
       words[i] = 2 * i < depth
                      ? Pair::across(source + 2 * i * row_stride, row_stride, depth - 2 * i, width)
-                     : set1(0.0f);
+                     : Part{};
   }
   if (along_k != along_k_in_tile) transpose(words);
 #pragma GCC unroll 16
-  for (int i = 0; i < tile_side; ++i) store(tile + i * tile_side, words[i]);
+  for (int i = 0; i < tile_side; ++i) store_part(tile + i * tile_side, words[i]);
 }
 
 /// `width` rows or columns: [width / 16][depth / 32] tiles.

@@ -31,7 +31,7 @@ struct NormFunctions {
   NormBackwardRows backward;
 };
 
-/// By dtype: f64, f32, bf16, f16. Null: there is no vector code, and the plain version is used.
+/// By dtype: f64 (only in the plain table), f32, bf16, f16.
 struct NormTable {
   NormFunctions layer_norm[4], rms_norm[4];
 };

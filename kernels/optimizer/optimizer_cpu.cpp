@@ -17,61 +17,6 @@ ZG_DECLARE_LEVELS(UpdateTable, update_table)
 
 namespace {
 
-// The definition of a step; every other version must give these bits. kernels/README.md explains
-// each line. std::fma rounds once on every machine; on a machine without the instruction it calls
-// libm.
-
-/// Updates the moments of an element by its gradient g. Returns the direction d of the update: the
-/// new parameter is keep * p - move * d.
-template <UpdateKind kind>
-float direction(float g, float& m, float& v, const UpdateConstants& c) {
-  if constexpr (kind == UpdateKind::adam) {
-    m = std::fma(c.beta1, m, c.new1 * g);
-    v = std::fma(c.beta2, v, c.new2 * (g * g));
-    return m / std::fma(std::sqrt(v), c.unbias2, c.epsilon);
-  } else if constexpr (kind == UpdateKind::lion) {
-    const float interpolated = std::fma(c.beta1, m, c.new1 * g);
-    m = std::fma(c.beta2, m, c.new2 * g);
-    return interpolated > 0.0f ? 1.0f : interpolated < 0.0f ? -1.0f : 0.0f;
-  } else if constexpr (kind == UpdateKind::momentum) {
-    m = std::fma(c.beta1, m, c.new1 * g);
-    return c.nesterov ? std::fma(c.beta1, m, g) : m;
-  } else {
-    return g;
-  }
-}
-
-template <UpdateKind kind, class State, class Gradient, class Low>
-void update(const UpdateRange& range, const UpdateConstants& c) {
-  const Gradient* gradient = static_cast<const Gradient*>(range.gradient);
-  State* parameter = static_cast<State*>(range.parameter);
-  State* moment1 = static_cast<State*>(range.moment1);
-  State* moment2 = static_cast<State*>(range.moment2);
-  Low* low_precision = static_cast<Low*>(range.low_precision);
-  const UpdateRounding* rounding = range.rounding;
-  Philox::Block words = {};
-  for (int64_t i = 0; i < range.n; ++i) {
-    const float p = static_cast<float>(parameter[i]);
-    float g = static_cast<float>(gradient[i]) * c.gradient_scale;
-    if (c.l2 != 0.0f) g = std::fma(c.l2, p, g);
-    float m = 0.0f, v = 0.0f;
-    if constexpr (has_moment1(kind)) m = static_cast<float>(moment1[i]);
-    if constexpr (has_moment2(kind)) v = static_cast<float>(moment2[i]);
-    const float next = std::fma(-c.move, direction<kind>(g, m, v, c), c.keep * p);
-    if constexpr (has_moment1(kind)) moment1[i] = State(m);
-    if constexpr (has_moment2(kind)) moment2[i] = State(v);
-    parameter[i] = State(next);
-    if (low_precision) low_precision[i] = Low(next);
-    if (!rounding) continue;
-    const int64_t element = rounding->first + i;
-    if (i == 0 || element % 4 == 0) words = rounding->key.block(element);
-    rounding->to[i].bits =
-        stochastic_bf16(std::bit_cast<uint32_t>(next), words[static_cast<size_t>(element % 4)]);
-  }
-}
-
-constexpr UpdateTable portable_updates = ZG_UPDATE_TABLE(update);
-
 // Memory bound: adam moves 28 bytes for each element with f32 gradients. A chunk is half a
 // megabyte, so starting a task for it costs little in comparison.
 constexpr int64_t chunk_elements = 1 << 14;
@@ -109,9 +54,8 @@ void optimizer_update(const OptimizerUpdate& a, Workspace workspace, Stream& str
     return;
   }
   const OptimizerTensor& first = a.tensors[0];
-  const UpdateTable* level = ZG_AT_LEVEL(stream.traits().isa, update_table);
   const UpdateVariants& variants =
-      (level ? *level : portable_updates).kinds[static_cast<size_t>(kind_of(a))];
+      ZG_AT_LEVEL(stream.traits().isa, update_table).kinds[static_cast<size_t>(kind_of(a))];
   const int low = !first.low_precision ? 0 : first.low_precision.dtype() == DType::bf16 ? 1 : 2;
   const bool bf16_gradient = first.gradient.dtype() == DType::bf16;
   const Update update = first.parameter.dtype() == DType::bf16
@@ -152,15 +96,15 @@ void granule_sums(const void* data, int64_t count, double* sums) {
   }
 }
 
-constexpr GranuleTable portable_sums = {
+constexpr GranuleTable plain_sums = {
     {granule_sums<double>, granule_sums<float>, granule_sums<bf16>, granule_sums<f16>}};
 
 static_assert(static_cast<int>(DType::f64) == 0 && static_cast<int>(DType::f16) == 3);
 
 GranuleSums sums_for(DType dtype, Isa isa) {
   const auto index = static_cast<size_t>(dtype);
-  const GranuleTable* table = ZG_AT_LEVEL(isa, granule_table);
-  return table && table->sums[index] ? table->sums[index] : portable_sums.sums[index];
+  const GranuleSums vectors = ZG_AT_LEVEL(isa, granule_table).sums[index];
+  return vectors ? vectors : plain_sums.sums[index];
 }
 
 /// A fixed-point number, and the number of elements that are not finite.
@@ -296,17 +240,6 @@ ZG_DECLARE_LEVELS(FoldTable, fold_table)
 
 namespace {
 
-template <class Leaf, class Rounding, class Sum, bool first>
-void fold(const void* leaf, void* sum, int64_t n) {
-  const Leaf* x = static_cast<const Leaf*>(leaf);
-  Sum* y = static_cast<Sum*>(sum);
-  for (int64_t i = 0; i < n; ++i)
-    y[i] = Sum((first ? 0.0f : static_cast<float>(y[i])) +
-               static_cast<float>(Rounding(static_cast<float>(x[i]))));
-}
-
-constexpr FoldTable portable_fold = ZG_FOLD_TABLE(fold);
-
 int index_of(DType dtype) { return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2; }
 
 // Memory bound: at most 12 bytes for each element. A task is so long that starting it costs little.
@@ -315,11 +248,10 @@ constexpr int64_t grain = 1 << 16;
 }  // namespace
 
 void fold_gradient(const FoldGradient& args, Workspace, Stream& stream) {
-  const FoldTable* table = ZG_AT_LEVEL(stream.traits().isa, fold_table);
+  const FoldTable& table = ZG_AT_LEVEL(stream.traits().isa, fold_table);
   for (const FoldGradient::Part& part : args.parts) {
-    const Fold function = (table ? *table : portable_fold)
-                              .fold[index_of(part.leaf.dtype())][index_of(args.rounding)]
-                                   [index_of(part.sum.dtype())][part.first];
+    const Fold function = table.fold[index_of(part.leaf.dtype())][index_of(args.rounding)]
+                                    [index_of(part.sum.dtype())][part.first];
     const std::byte* leaf = part.leaf.raw();
     std::byte* sum = part.sum.raw();
     const int64_t leaf_size = size_of(part.leaf.dtype()), sum_size = size_of(part.sum.dtype());

@@ -6,51 +6,24 @@ namespace zg::cpu::ZG_ISA {
 namespace {
 
 // Stochastic rounding: the vector form of kernels/optimizer/update_constants.h.
-#if defined(__AVX512F__)
-
-inline void store_words(uint32_t* p, Integers words) { _mm512_storeu_si512(p, words); }
-
-inline __m256i narrow(Vec a, const uint32_t* words) {
-  const __m512i u = _mm512_castps_si512(a.v);
-  const Mask finite = less(abs(a), set1(__builtin_inff()));
-  const Mask nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-  const __m512i word = _mm512_srli_epi32(_mm512_loadu_si512(words), 16);
-  __m512i r = _mm512_mask_add_epi32(u, finite, u, word);
-  r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
-}
-inline void store(bf16* p, Vec a, const uint32_t* words, All) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a, words));
+inline Halves round_by(const uint32_t* words, Part a) {
+  Words word;
+  __builtin_memcpy(&word, words, sizeof word);
+  const Words u = words_of(a), magnitude = u & 0x7fffffffu;
+  const Words moved = magnitude < 0x7f800000u ? u + (word >> 16) : u;
+  return narrow((magnitude > 0x7f800000u ? u | 0x400000u : moved) >> 16);
 }
 inline void store(bf16* p, Vec a, const uint32_t* words, int64_t n) {
-  _mm256_mask_storeu_epi16(p, first(n), narrow(a, words));
-}
-
-#else
-
-inline void store_words(uint32_t* p, Integers words) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), words);
-}
-
-inline __m128i narrow(Vec a, const uint32_t* words) {
-  const __m256i u = _mm256_castps_si256(a.v);
-  const __m256i finite = _mm256_castps_si256(less(abs(a), set1(__builtin_inff())).m);
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q));
-  const __m256i word =
-      _mm256_srli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)), 16);
-  __m256i r = _mm256_add_epi32(u, _mm256_and_si256(finite, word));
-  r = _mm256_or_si256(r, _mm256_and_si256(nan, _mm256_set1_epi32(0x400000)));
-  r = _mm256_srli_epi32(r, 16);
-  return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+#pragma GCC unroll 4
+  for (int i = 0; i < parts; ++i)
+    store_some(&p[i * part_lanes].bits, round_by(words + i * part_lanes, a.part[i]),
+               n - i * part_lanes);
 }
 inline void store(bf16* p, Vec a, const uint32_t* words, All) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(a, words));
+#pragma GCC unroll 4
+  for (int i = 0; i < parts; ++i)
+    store_halves(&p[i * part_lanes].bits, round_by(words + i * part_lanes, a.part[i]));
 }
-inline void store(bf16* p, Vec a, const uint32_t* words, int64_t n) {
-  store_halves(p, narrow(a, words), n);
-}
-
-#endif
 
 /// Writes the random words of n elements of a parameter, from `first` on, to a buffer of at least
 /// word_room(n) words, and returns the address of the first one. A vector may read to the buffer's
@@ -64,8 +37,7 @@ inline const uint32_t* fill_words(uint32_t* buffer, const UpdateRounding& roundi
     const PhiloxWords words =
         philox(rounding.keys, (first + i) / 4, static_cast<uint32_t>(key.name), key.step,
                static_cast<uint32_t>(key.name >> 32));
-    store_words(buffer + i, words.first);
-    store_words(buffer + i + Vec::lanes, words.second);
+    __builtin_memcpy(buffer + i, &words, sizeof words);
   }
   return buffer + skipped;
 }
@@ -79,7 +51,8 @@ struct Element {
   Vec parameter, moment1, moment2;
 };
 
-// The same operations, line by line, as the plain update of kernels/optimizer/optimizer_cpu.cpp.
+/// Updates the moments of an element by its gradient g. Returns the direction d of the update: the
+/// new parameter is keep * p - move * d. kernels/README.md explains each line.
 template <UpdateKind kind>
 inline Vec direction(Vec g, Element& s, const UpdateVectors& c) {
   Vec& m = s.moment1;
@@ -196,15 +169,16 @@ const FoldTable fold_table = ZG_FOLD_TABLE(fold);
 
 namespace {
 
+#if defined(__AVX2__)
+
 // The square of a widened f32, bf16 or f16 is exact in f64, so a fused multiply-add gives the same
 // result as a product followed by a sum.
-
 #if defined(__AVX512F__)
 
 /// s[i] + s[i + 8], then by distance 4.
 template <class T>
 inline __m256d fold_to_four(const T* x) {
-  const __m512 v = load(x).v;
+  const __m512 v = load_part(x);
   const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
   const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
   const __m512d t = _mm512_fmadd_pd(high, high, _mm512_mul_pd(low, low));
@@ -215,15 +189,15 @@ inline __m256d fold_to_four(const T* x) {
 
 /// Squares of lanes 0 to 3 (half 0) or 4 to 7 of a, plus those of b.
 template <int half>
-inline __m256d add_squares(Vec a, Vec b) {
-  const __m256d low = _mm256_cvtps_pd(_mm256_extractf128_ps(a.v, half));
-  const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(b.v, half));
+inline __m256d add_squares(Part a, Part b) {
+  const __m256d low = _mm256_cvtps_pd(_mm256_extractf128_ps(a, half));
+  const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(b, half));
   return _mm256_fmadd_pd(high, high, _mm256_mul_pd(low, low));
 }
 
 template <class T>
 inline __m256d fold_to_four(const T* x) {
-  const Vec a = load(x), b = load(x + 8);
+  const Part a = load_part(x), b = load_part(x + 8);
   return _mm256_add_pd(add_squares<0>(a, b), add_squares<1>(a, b));
 }
 
@@ -238,6 +212,13 @@ void granule_sums(const void* data, int64_t count, double* sums) {
     _mm_store_sd(sums + i, _mm_add_sd(two, _mm_unpackhi_pd(two, two)));
   }
 }
+
+#else
+
+template <class T>
+constexpr GranuleSums granule_sums = nullptr;
+
+#endif
 
 }  // namespace
 

@@ -384,7 +384,7 @@ void for_each_row(const Tensor& x, Stream& stream, const F& f) {
 
 void softmax_forward(const SoftmaxForward& args, Workspace, Stream& stream) {
   const int64_t C = args.x.extent(-1);
-  const RowTable* table = ZG_AT_LEVEL(stream.traits().isa, row_table);
+  const RowTable& table = ZG_AT_LEVEL(stream.traits().isa, row_table);
   visit_floating(args.x.dtype(), [&]<class T>() {
     using A = accumulator_t<T>;
     const T* x_rows = args.x.data<T>();

@@ -90,12 +90,16 @@ endfunction()
 
 # Compiles the *_simd.cpp below the folder once for each instruction set, with ZG_ISA naming the
 # namespace that the copy lives in, those of matmul also for avx512_bf16, and *_amx.cpp for AMX.
-# kernels/cpu/simd.h picks the vector types from the flags.
+# kernels/cpu/simd.h picks the vector types from the flags. Its small functions must be inlined, so
+# that vectors stay in registers: g++ counts the registers of AVX2 as memory on the stack.
 function(zg_add_simd name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *_simd.cpp)
-  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    return()
+  set(levels portable)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(APPEND levels avx2 avx512 avx512_bf16 amx_bf16)
   endif()
+  set(inlining "SHELL:--param early-inlining-insns=1000" "SHELL:--param large-stack-frame=100000"
+               "SHELL:--param large-stack-frame-growth=100000")
   set(avx2_flags -mavx2 -mfma -mf16c)
   set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512vl -mavx512dq
                    -mprefer-vector-width=512)
@@ -104,7 +108,7 @@ function(zg_add_simd name)
   if(NOT sources)
     return()
   endif()
-  foreach(isa avx2 avx512 avx512_bf16 amx_bf16)
+  foreach(isa ${levels})
     if(isa STREQUAL "avx512_bf16")
       list(FILTER sources INCLUDE REGEX "/matmul/")
     elseif(isa STREQUAL "amx_bf16")
@@ -115,7 +119,7 @@ function(zg_add_simd name)
     endif()
     add_library(zg_${name}_${isa} OBJECT ${sources})
     zg_configure_objects(zg_${name}_${isa})
-    target_compile_options(zg_${name}_${isa} PRIVATE ${${isa}_flags}
+    target_compile_options(zg_${name}_${isa} PRIVATE ${${isa}_flags} ${inlining}
                            # GCC bug 105593: false alarms about the intrinsics' own headers.
                            $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-uninitialized>)
     target_compile_definitions(zg_${name}_${isa} PRIVATE ZG_ISA=${isa})
@@ -127,7 +131,7 @@ endfunction()
 function(zg_link_objects target cuda)
   foreach(folder ${ARGN})
     foreach(part zg_${folder} zg_${folder}_${cuda} zg_${folder}_slots_${cuda} zg_${folder}_hpu
-                 zg_${folder}_avx2 zg_${folder}_avx512 zg_${folder}_avx512_bf16 zg_${folder}_amx_bf16)
+                 zg_${folder}_portable zg_${folder}_avx2 zg_${folder}_avx512 zg_${folder}_avx512_bf16 zg_${folder}_amx_bf16)
       if(TARGET ${part})
         target_sources(${target} PRIVATE $<TARGET_OBJECTS:${part}>)
       endif()
