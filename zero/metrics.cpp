@@ -48,29 +48,30 @@ MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_st
 MetricsFile::~MetricsFile() = default;
 
 void MetricsFile::write(const StepRecord& r) {
-  file_->write(
-      fmt::format(R"({{"step":{},"micro_steps":{},"samples":{},"loss":{},"grad_norm":{},"lr":{},)"
-                  R"("loss_scale":{},"skipped":{},"tokens_per_s":{},"step_s":{},)"
-                  R"("peak_bytes":{},"host_peak_bytes":{},"reduction_groups":{},"bits":"{}"}})"
-                  "\n",
-                  r.step, r.micro_steps, r.samples, number(r.loss), number(r.grad_norm),
-                  number(r.rate), number(r.loss_scale), r.skipped, number(r.tokens_per_second),
-                  number(r.seconds), r.peak_bytes, r.host_peak_bytes, r.reduction_groups, name_of(r.bits)));
+  file_->write(fmt::format(
+      R"({{"step":{},"micro_steps":{},"samples":{},"loss":{},"grad_norm":{},"lr":{},)"
+      R"("loss_scale":{},"skipped":{},"tokens_per_s":{},"step_s":{},)"
+      R"("peak_bytes":{},"host_peak_bytes":{},"reduction_groups":{},"bits":"{}"}})"
+      "\n",
+      r.step, r.micro_steps, r.samples, number(r.loss), number(r.grad_norm), number(r.rate),
+      number(r.loss_scale), r.skipped, number(r.tokens_per_second), number(r.seconds), r.peak_bytes,
+      r.host_peak_bytes, r.reduction_groups, name_of(r.bits)));
 }
 
 void MetricsFile::write(const FinalRecord& r) {
   const auto bytes = [&](Collective collective) {
     return r.wire[static_cast<size_t>(collective)].bytes;
   };
-  file_->write(
-      fmt::format(R"({{"final":true,"steps":{},"skipped":{},"param_hash":"{}","train_score":{},)"
-                  R"("test_score":{},"wire_bytes":{{"all_gather":{},"reduce_scatter":{},)"
-                  R"("all_reduce":{},"broadcast":{},"other":{}}},"reduction_groups":{},"bits":"{}"}})"
-                  "\n",
-                  r.steps, r.skipped, r.param_hash, score(r.train_score), score(r.test_score),
-                  bytes(Collective::all_gather), bytes(Collective::reduce_scatter),
-                  bytes(Collective::all_reduce), bytes(Collective::broadcast),
-                  bytes(Collective::all_to_all) + bytes(Collective::scatter), r.reduction_groups, name_of(r.bits)));
+  file_->write(fmt::format(
+      R"({{"final":true,"steps":{},"skipped":{},"param_hash":"{}","train_score":{},)"
+      R"("test_score":{},"wire_bytes":{{"all_gather":{},"reduce_scatter":{},)"
+      R"("all_reduce":{},"broadcast":{},"other":{}}},"reduction_groups":{},"bits":"{}"}})"
+      "\n",
+      r.steps, r.skipped, r.param_hash, score(r.train_score), score(r.test_score),
+      bytes(Collective::all_gather), bytes(Collective::reduce_scatter),
+      bytes(Collective::all_reduce), bytes(Collective::broadcast),
+      bytes(Collective::all_to_all) + bytes(Collective::scatter), r.reduction_groups,
+      name_of(r.bits)));
 }
 
 void MetricsBoard::write(const Scalars& scalars, const Progress& after) {

@@ -236,8 +236,7 @@ void print_summary(const Run& run, const RankMemory& memory) {
   print(type != Device::Type::cpu
             ? fmt::format("machine: {}, ranks as threads", type)
             : fmt::format("machine: cpu, {}, {} thread{} per rank, ranks as threads",
-                          isa_of(device), device.threads,
-                          device.threads == 1 ? "" : "s"));
+                          isa_of(device), device.threads, device.threads == 1 ? "" : "s"));
   print(memory_table(memory.rows));
   const MemoryRow& peak = peak_of(memory);
   const Needs needs = needs_of(memory);

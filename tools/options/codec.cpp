@@ -267,8 +267,8 @@ std::vector<const Codec*> codecs_of() {
 std::vector<const Codec*> all_codecs() {
   return codecs_of<bool, int, int64_t, uint64_t, float, double, std::string, std::array<double, 3>,
                    std::optional<int32_t>, std::optional<int64_t>, std::vector<int32_t>,
-                   std::vector<double>, std::vector<zero::ParameterGroup>, DType, Space, LossMean, Bits,
-                   models::Order, models::Family, models::Position, nn::NormKind, nn::MlpKind,
+                   std::vector<double>, std::vector<zero::ParameterGroup>, DType, Space, LossMean,
+                   Bits, models::Order, models::Family, models::Position, nn::NormKind, nn::MlpKind,
                    RopeScaling, OptimizerRule, zero::MatrixRate, zero::ScheduleKind,
                    zero::WarmupType, zero::DecayStyle, zero::DeepSpeedVersion, PipelineSchedule,
                    Device::Type, EpochLimit, std::optional<StepRange>, FaultInjection,

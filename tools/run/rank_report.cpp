@@ -425,7 +425,7 @@ int Rank::finish() {
                               .param_hash = hash,
                               .wire = memory_.wire,
                               .reduction_groups = options_.axes.reduction_groups,
-      .bits = options_.bits};
+                              .bits = options_.bits};
   if (scores) {
     record.train_score = scores->train;
     record.test_score = scores->test;
