@@ -40,10 +40,9 @@ TEST_CASE("generate gives one text at every instruction set") {
     if (isa > Isa::avx512_bf16) continue;
     const ScopedVariable level("ZG_CPU_ISA", name_of(isa));
     for (const char* precision : {"f32", "bf16"})
-      texts.push_back(
-          checked(called("generate " + (folder / "c") +
-                         " --prompt 210 --length 4 --dtype " + precision))
-              .out);
+      texts.push_back(checked(called("generate " + (folder / "c") +
+                                     " --prompt 210 --length 4 --dtype " + precision))
+                          .out);
   }
   for (size_t i = 2; i < texts.size(); ++i) CHECK(texts[i] == texts[i % 2]);
 }

@@ -93,7 +93,8 @@ int bench_kernels(const std::vector<std::string>& arguments) {
   const std::vector<Case> cases = chosen(filter, type);
   std::vector<Device> devices;
   if (type == Device::Type::cpu)
-    for (const int count : threads) devices.push_back(Device::cpu(0, {.threads = count, .bits = Bits::fast}));
+    for (const int count : threads)
+      devices.push_back(Device::cpu(0, {.threads = count, .bits = Bits::fast}));
   else
     devices.push_back(device_of_rank(type, 0, {}));
   const std::vector<Report> reports = measure(devices, cases);
