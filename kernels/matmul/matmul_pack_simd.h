@@ -2,6 +2,7 @@
 
 #include "zerograd/kernels/cpu/transpose_simd.h"
 #include "zerograd/kernels/matmul/matmul_table.h"
+#include "zerograd/kernels/matmul/pairs_simd.h"
 
 // Packs blocks of operands into panels of 32-bit words; see kernels/matmul/matmul_table.h. A Source
 // (Single, Pair) defines a word: how many elements it holds, how to load words that are neighbours
@@ -48,6 +49,10 @@ struct Pair {
 #else
 struct Pair : Single<bf16> {
   static constexpr bool swaps = true;
+  static Part along_k(const bf16* p, int64_t elements) {
+    return without_subnormals(Single::along_k(p, elements));
+  }
+  static Part across(const bf16* p, int64_t, int64_t, int64_t width) { return along_k(p, width); }
 };
 #endif
 

@@ -199,8 +199,10 @@ struct Elements<bf16> {
     return each([&](int i) {
       const Part left = a.pairs.part[i], right = b.pairs.part[i];
       if (pairs_of_bf16) return cpu::multiply_add<true>(left, right, sum.part[i]);
-      const auto odd = [](Part x) { return part_of(words_of(x) & 0xffff0000u); };
-      const auto even = [](Part x) { return part_of(words_of(x) << 16); };
+      const auto odd = [](Part x) {
+        return without_subnormals(part_of(words_of(x) & 0xffff0000u));
+      };
+      const auto even = [](Part x) { return without_subnormals(part_of(words_of(x) << 16)); };
       return cpu::multiply_add<true>(even(left), even(right),
                                      cpu::multiply_add<true>(odd(left), odd(right), sum.part[i]));
     });

@@ -41,6 +41,14 @@ struct FlushMode {
 #endif
 };
 
+/// An operand of multiply_add<true>, widened to f32: 0 for a subnormal one, unless the mode does
+/// it.
+inline Part without_subnormals(Part a) {
+  if (FlushMode::exists) return a;
+  const Words magnitude = words_of(a) & 0x7fffffffu, sign = words_of(a) & 0x80000000u;
+  return magnitude < 0x800000u ? part_of(sign) : a;
+}
+
 /// a * b + sum: of f32 or, `flushes`, of a step of bf16 (of a pair, with the instruction).
 template <bool flushes>
 inline Part multiply_add(Part a, Part b, Part sum) {

@@ -53,7 +53,8 @@ TEST_CASE("a run with other bits than its checkpoint says so") {
   const Outcome resumed = called(
       "train --log-interval 0 --score-samples 0 --steps 4 --bits fast --resume " + (folder / "c"));
   CHECK(resumed.status == 0);
-  CHECK(contains(resumed.out + resumed.error, "changed: bits"));
+  CHECK(contains(resumed.out + resumed.error,
+                 "changed: run.bits: \"portable\" in the checkpoint, \"fast\" now"));
   const Outcome same =
       called("train --log-interval 0 --score-samples 0 --steps 5 --resume " + (folder / "c"));
   CHECK(same.status == 0);
