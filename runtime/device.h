@@ -51,7 +51,7 @@ struct DeviceOptions {
   int threads = 0;  ///< for kernels; 0: one for each available core
   /// Most bytes of Space::device; an allocation beyond them throws OutOfMemory. 0: no limit.
   int64_t memory_limit = 0;
-  int64_t host_limit = 0;       ///< the same for Space::pinned and Space::host together
+  int64_t host_limit = 0;  ///< the same for Space::pinned and Space::host together
   Bits bits = Bits::portable;
   std::optional<Isa> isa = {};  ///< absent: best_isa(), without AMX if `bits` is portable
   SwapOptions swap = {};
