@@ -146,8 +146,7 @@ TEST_CASE("audit refuses what it cannot compare") {
                 "expected one file with --replay, got 2");
   check_refused("audit " + one + " --checkpoint " + (folder / "save"), 2, "expected --replay A..B");
   const std::string ended = "audit " + late + " --replay 2..2 --checkpoint " + (folder / "save");
-  CHECK(
-      contains(checked(zerograd(ended + " -- --steps 2"), 2).error, "the run ended before step 2"));
+  CHECK(contains(checked(zerograd(ended + " -- --steps 2"), 2).error, "a run without step 2"));
   check_refused("audit " + (folder / "nothing"), 5, "nothing cannot be read");
   check_refused(small_run + "--steps 1 --audit /proc/nowhere/a", 5, "--audit: /proc/nowhere/a");
 }

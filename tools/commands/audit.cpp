@@ -1,19 +1,14 @@
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 
 #include "tools/commands/subcommands.h"
-#include "tools/options/options.h"
-#include "tools/run/child.h"
+#include "tools/output/memory_json.h"
+#include "tools/run/audited_run.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/audit.h"
-#include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
 namespace zg::tools {
 namespace {
@@ -34,7 +29,7 @@ Steps parse_steps(const std::string& flag, const std::string& text) {
 }
 
 struct AuditCommand {
-  std::string path, checkpoint;
+  std::string path, checkpoint, json;
   std::vector<std::string> others;
   std::optional<Steps> replay;
   std::vector<std::string> train;  ///< flags of train, after "--"
@@ -67,14 +62,15 @@ bool parse(const std::vector<std::string>& arguments, AuditCommand& command) {
                           command.replay = parse_steps(flag, steps);
                         }},
                    path_flag({"--checkpoint"}, "DIR", command.checkpoint, PathUse::reads,
-                             "begin with the newest step_N in DIR of at most A steps; else with\n"
-                             "step 0")}}},
+                             "begin with the newest step_N in DIR of at most A steps, or with\n"
+                             "step 0; without the flag: DIR of the run's --save"),
+                   path_flag({"--json"}, "F", command.json, PathUse::writes,
+                             "the result of a comparison as JSON, too")}}},
       .notes =
-          "Flags after -- are those of train: of the run, or of another layout for a "
-          "checkpoint.\n\n"
+          "A replay repeats the command line in the record; flags of train after -- are added.\n\n"
           "  zerograd audit a.audit b.audit\n"
           "  zerograd audit run.audit --replay 20..24 --checkpoint runs/a -- --ranks 2\n"
-          "  zerograd audit run.audit --replay 0..4 -- --data sort --seed 1"};
+          "  zerograd audit run.audit --replay 0..4"};
   Given given;
   if (!parse(line, {arguments.begin(), own}, given)) return false;
   const bool replays = command.replay.has_value();
@@ -82,6 +78,8 @@ bool parse(const std::vector<std::string>& arguments, AuditCommand& command) {
     raise<ConfigError>("audit: expected {}, got {}; compare two at a time",
                        replays ? "one file with --replay" : "one or two files",
                        command.others.size() + 1);
+  if (given.contains("--json") && !replays && command.others.empty())
+    throw ConfigError("--json: expected two files or --replay A..B, got one file");
   if (!replays && (given.contains("--checkpoint") || !command.train.empty()))
     throw ConfigError(
         "audit: expected --replay A..B with --checkpoint and flags of train, got none");
@@ -95,7 +93,18 @@ std::string range_of(const std::vector<int64_t>& steps) {
 }
 
 // Prints the result of a comparison. Returns the exit status.
-int report(const AuditTrail& a, const AuditTrail& b, const zero::AuditComparison& found) {
+int report(const AuditCommand& command, const AuditTrail& a, const AuditTrail& b,
+           const zero::AuditComparison& found) {
+  const int status = found.differs_at || found.equal.empty() ? is_different : 0;
+  if (!command.json.empty()) {
+    nlohmann::ordered_json json = {{"schema", "zerograd.audit-comparison/1"},
+                                   {"equal", found.equal},
+                                   {"fields", json_of(found.step)},
+                                   {"settings", json_of(found.settings)},
+                                   {"layout", json_of(found.layout)}};
+    if (found.differs_at) json["step"] = *found.differs_at;
+    write_json("--json", command.json, json.dump() + "\n");
+  }
   const auto print_all = [](std::span<const zero::AuditDifference> all) {
     constexpr size_t width = 100;
     for (const auto& [field, first, second] : all)
@@ -114,54 +123,16 @@ int report(const AuditTrail& a, const AuditTrail& b, const zero::AuditComparison
   print_all(found.layout);
   if (found.differs_at && found.settings.empty())
     print_line(stdout, "  no recorded setting differs: a fault, or other code, data or libraries");
-  return found.differs_at || found.equal.empty() ? is_different : 0;
+  return status;
 }
 
-/// RAII: a file without a name that a child opens by this path, too.
-struct UnnamedFile {
-  const int descriptor = memfd_create("audit", 0);
-  const std::string path = fmt::format("/proc/self/fd/{}", descriptor);
-  UnnamedFile() {
-    if (descriptor < 0) raise<FileError>("--replay: memfd_create: {}", std::strerror(errno));
-  }
-  ~UnnamedFile() { close(descriptor); }
-  UnnamedFile(const UnnamedFile&) = delete;
-};
-
-// The newest checkpoint with at most so many steps.
-std::string checkpoint_before(const std::string& path, int64_t steps) {
-  const std::vector<zero::StepFolder> folders = zero::step_folders(path);
-  for (const zero::StepFolder& folder : folders)
-    if (folder.steps <= steps) return folder.path;
-  if (folders.empty()) return path;  // one step_N
-  raise<ConfigError>("--checkpoint: {} has no checkpoint of at most {} steps, the oldest has {}",
-                     path, steps, folders.back().steps);
-}
-
-int replay(const AuditCommand& command, const AuditTrail& trail) {
-  const Steps steps = *command.replay;
-  if (!trail.step(steps.first) || !trail.step(steps.last))
-    raise<ConfigError>("--replay: {} does not have the steps {} to {}", command.path, steps.first,
-                       steps.last);
-  const UnnamedFile file;
-  std::vector<std::string> words = {this_program, "train"};
-  if (!command.checkpoint.empty())
-    words.insert(words.end(), {"--resume", checkpoint_before(command.checkpoint, steps.first)});
-  words.insert(words.end(), command.train.begin(), command.train.end());
-  // The length of the run stays as it was, because a schedule may depend on it.
-  words.insert(words.end(), {"--exit-interval", std::to_string(steps.last + 1), "--audit",
-                             file.path, "--audit-interval", "1"});
-  const CapturedEnd end = capture_child(words, "try again", /*seconds=*/1e9);
-  if (end.end.status != 0) {
-    print_line(stderr, "{}", end.output);
-    return end.end.status;
-  }
-  AuditTrail again = AuditTrail::read(file.path);
-  again.path = "the replay";
-  const zero::AuditComparison found = compare(trail, again, steps.first, steps.last);
-  if (!found.differs_at && static_cast<int64_t>(found.equal.size()) != steps.last - steps.first + 1)
-    raise<ConfigError>("--replay: the run ended before step {}", steps.last);
-  return report(trail, again, found);
+int replay(const AuditCommand& command) {
+  const zero::AuditedRun run = audited_run({"", command.path, command.checkpoint, command.train});
+  const auto& [first, last] = *command.replay;
+  if (!run.trail.step(first) || !run.trail.step(last))
+    raise<ConfigError>("--replay: {} does not have the steps {} to {}", command.path, first, last);
+  const AuditTrail again = zero::replayed(run, first, last);
+  return report(command, run.trail, again, compare(run.trail, again, first, last));
 }
 
 }  // namespace
@@ -169,11 +140,15 @@ int replay(const AuditCommand& command, const AuditTrail& trail) {
 int audit(const std::vector<std::string>& arguments) {
   AuditCommand command;
   if (!parse(arguments, command)) return 0;
+  try {
+    if (command.replay) return replay(command);
+  } catch (const ReplayFailed& failed) {
+    return failed.status;
+  }
   const AuditTrail trail = AuditTrail::read(command.path);
-  if (command.replay) return replay(command, trail);
   if (!command.others.empty()) {
     const AuditTrail other = AuditTrail::read(command.others.front());
-    return report(trail, other, compare(trail, other));
+    return report(command, trail, other, compare(trail, other));
   }
   std::vector<int64_t> steps;
   for (const AuditTrail::Record& record : trail.records)

@@ -20,6 +20,7 @@ int launch(const std::vector<std::string>& arguments);
 int consolidate(const std::vector<std::string>& arguments);
 int export_weights(const std::vector<std::string>& arguments);
 int audit(const std::vector<std::string>& arguments);
+int diverge(const std::vector<std::string>& arguments);
 int verify(const std::vector<std::string>& arguments);
 int tokenize(const std::vector<std::string>& arguments);
 int bench(const std::vector<std::string>& arguments);
@@ -43,6 +44,7 @@ inline constexpr Subcommand subcommands[] = {
     {"export", "writes a model for transformers, PEFT or llama.cpp", export_weights},
     {"verify", "reads every byte of checkpoints and names what is damaged", verify},
     {"audit", "checks, compares and replays the audit trails of runs", audit},
+    {"diverge", "finds the first step, unit and op in which two audited runs differ", diverge},
     {"tokenize", "converts texts to tokens for train, in Megatron's or llm.c's format", tokenize},
     {"bench", "measures kernels against the machine's limits", bench},
     {"launch", "starts train as one process for each rank, here or on several hosts", launch},

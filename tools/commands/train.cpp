@@ -241,6 +241,8 @@ int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
 }
 
 int train_with(TrainOptions options, const std::vector<std::string>& arguments) {
+  options.command = arguments;
+  options.command.insert(options.command.begin(), options.finetunes ? "finetune" : "train");
   if (!parse(arguments, options)) return 0;
   if (options.explain_settings) {
     const Run run = prepare_run(options);

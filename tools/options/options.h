@@ -29,8 +29,12 @@ struct FaultInjection {
     kill,      ///< SIGKILL for the process, with all its ranks if they are threads
     stop,      ///< SIGSTOP: processes only
     memory,    ///< "oom": the rank allocates more memory than exists
-    mismatch   ///< the rank calls a collective that the other ranks do not call
+    mismatch,  ///< the rank calls a collective that the other ranks do not call
+    flip       ///< a bit changes, which nothing reports
   };
+  /// The memory whose bit flips. Parameters and moments: at the begin of the step; a checkpoint: of
+  /// a parameter while it is written; the others: an output of a kernel or of a collective.
+  enum class Kind : uint8_t { parameter, moment, gradient, activation, message, checkpoint };
   enum class Phase : uint8_t {
     begin,  ///< start of the step; the default phase
     init,   ///< before step 0 or before the first resumed step; has no step number
@@ -42,11 +46,14 @@ struct FaultInjection {
   Fault fault = Fault::none;
   Phase phase = Phase::begin;
   int64_t rank = 0;
-  std::vector<int64_t> steps;   ///< ascending
+  std::vector<int64_t> steps;  ///< ascending
+  Kind kind = Kind::parameter;
+  int64_t at = 0, bit = 0;      ///< of a flip: parameter and element, or the number of the output
   int64_t injected_before = 0;  ///< faults injected in earlier attempts of this run
 
   bool applies(int at_rank, int64_t at_step, Phase at) const {
-    if (fault == Fault::none || rank != at_rank || phase != at) return false;
+    if (fault == Fault::none || fault == Fault::flip || rank != at_rank || phase != at)
+      return false;
     if (phase == Phase::init) return injected_before == 0;
     // Each attempt of a run ends at its fault, so each attempt uses one of the steps. inf does not
     // end a run.
@@ -58,8 +65,10 @@ struct FaultInjection {
 
 /// The words of --inject in the order of the enumerators, without none and begin, which have no
 /// word.
-inline const std::vector<std::string> fault_words = {"throw", "return", "stall", "inf",
-                                                     "kill",  "stop",   "oom",   "mismatch"};
+inline const std::vector<std::string> fault_words = {"throw", "return", "stall",    "inf", "kill",
+                                                     "stop",  "oom",    "mismatch", "flip"};
+inline const std::vector<std::string> kind_words = {"parameter",  "moment",  "gradient",
+                                                    "activation", "message", "checkpoint"};
 inline const std::vector<std::string> phase_words = {"init", "forward", "backward", "step", "save"};
 
 /// Adapters that eval, generate and export read.
@@ -157,6 +166,9 @@ struct TrainOptions : RunSpec {
   int64_t eval_batches = 20, score_samples = 5000;
   std::string metrics, audit, trace;  ///< files; empty: none
   int64_t audit_interval = zero::AuditOptions().interval;
+  std::optional<StepRange> audit_ops;  ///< absent: no step
+  std::string audit_tensor, audit_tensor_path;
+  std::vector<std::string> command;      ///< the words of the command line
   std::optional<StepRange> trace_steps;  ///< absent: three steps after two of warm-up
   std::string tensorboard;               ///< folder of the event files; empty: none
   Tracking tracking;

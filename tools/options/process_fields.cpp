@@ -53,16 +53,26 @@ void parse_injection(TrainOptions& options, const FlagValue& v) {
       injection.fault = static_cast<Fault>(parse_choice(path, what, fault_words) + 1);
     } else if (key == "phase") {
       injection.phase = static_cast<Phase>(parse_choice(path, what, phase_words) + 1);
+    } else if (key == "kind") {
+      injection.kind = static_cast<FaultInjection::Kind>(parse_choice(path, what, kind_words));
+    } else if (key == "at" || key == "bit") {
+      (key == "at" ? injection.at : injection.bit) = parse_integer(path, what, 0);
     } else {
-      raise<ConfigError>("{}: expected rank, step, fault and phase, got '{}'", name, key);
+      raise<ConfigError>("{}: expected rank, step, fault, phase, kind, at and bit, got '{}'", name,
+                         key);
     }
   }
   const bool has_step = given.count("step") > 0, wants_step = injection.phase != Phase::init;
   if (!given.count("rank") || !given.count("fault") || has_step != wants_step)
     throw ConfigError(name + ": expected rank=R,step=S,fault=F[,phase=P], or rank=R,fault=F," +
                       "phase=init, got '" + value + "'");
-  if (injection.fault == Fault::infinity && injection.phase != Phase::begin)
-    raise<ConfigError>("{}: expected fault=inf without a phase, got '{}'", name, value);
+  const bool has_phase = injection.phase != Phase::begin;
+  if ((injection.fault == Fault::infinity || injection.fault == Fault::flip) && has_phase)
+    raise<ConfigError>("{}: expected fault={} without a phase, got '{}'", name,
+                       fault_words[static_cast<size_t>(injection.fault) - 1], value);
+  for (const char* key : {"kind", "at", "bit"})
+    if (given.contains(key) && injection.fault != Fault::flip)
+      raise<ConfigError>("{}: expected {} with fault=flip, got '{}'", name, key, value);
 }
 
 void parse_gradients(TrainOptions& options, const FlagValue& v) {
@@ -75,13 +85,27 @@ void parse_gradients(TrainOptions& options, const FlagValue& v) {
     raise<ConfigError>("{}: expected a path, got '{}'", v.flag, v.value);
 }
 
-void parse_trace_steps(TrainOptions& options, const FlagValue& v) {
+template <std::optional<StepRange> TrainOptions::*steps>
+void parse_range(TrainOptions& options, const FlagValue& v) {
   const size_t colon = v.value.find(':');
   if (colon == std::string::npos)
     raise<ConfigError>("{}: expected FIRST:COUNT such as 10:3, got '{}'", v.flag, v.value);
   const int64_t first = parse_integer(v.flag, v.value.substr(0, colon), 0, largest_count);
-  const int64_t steps = parse_integer(v.flag, v.value.substr(colon + 1), 1, largest_count);
-  options.trace_steps = StepRange{first, first + steps};
+  const int64_t count = parse_integer(v.flag, v.value.substr(colon + 1), 1, largest_count);
+  options.*steps = StepRange{first, first + count};
+}
+
+void parse_audit_tensor(TrainOptions& options, const FlagValue& v) {
+  const size_t colon = std::min(v.value.rfind(':'), v.value.size());
+  options.audit_tensor_path = v.value.substr(0, colon);
+  options.audit_tensor = v.value.substr(std::min(colon + 1, v.value.size()));
+}
+FlagRow audit_tensor_row() {
+  FlagRow row = parsed_row({"--audit-tensor"}, "F:OUTPUT",
+                           "write the bytes of an output in --audit-ops, such as 0/compute/17",
+                           parse_audit_tensor);
+  row.use = PathUse::writes;
+  return row;
 }
 
 void parse_report_to(TrainOptions& options, const FlagValue& v) {
@@ -200,7 +224,9 @@ Fields rank_fields() {
        parsed_row({"--inject"}, "FAULT",
                   "inject a fault: rank=R,step=S[+S...],fault=F[,phase=P]; F:\n" +
                       join(fault_words, "|") + ";\nP: " + join(phase_words, "|") +
-                      " [the step's begin]; init has no step",
+                      " [the step's begin]; init has no step;\nof flip kind=K,at=N,bit=B; K:\n" +
+                      join(kind_words, "|") +
+                      ";\nN: a parameter and its element, or the number of an output in the step",
                   parse_injection),
        by_tune},
   };
@@ -316,6 +342,13 @@ Fields output_fields() {
       {ZG_AT(audit_interval),
        integer_row({"--audit-interval"}, "steps between hashes of the parameters in --audit",
                    {1, nullptr})},
+      {ZG_AT(audit_ops),
+       parsed_row({"--audit-ops"}, "FIRST:COUNT",
+                  "steps in which --audit has a hash of each tensor that a kernel or a\n"
+                  "collective writes, by rank [none]",
+                  parse_range<&TrainOptions::audit_ops>),
+       by_plan},
+      {ZG_AT(audit_tensor_path), audit_tensor_row(), by_plan},
       {ZG_AT(tensorboard),
        path_row({"--tensorboard-dir"}, "DIR", PathUse::adds,
                 "a file of events for TensorBoard, under Megatron's tags"),
@@ -327,7 +360,8 @@ Fields output_fields() {
        by_plan},
       {ZG_AT(trace_steps),
        parsed_row({"--trace-steps"}, "FIRST:COUNT",
-                  "steps that --trace records [3 after 2 of warm-up]", parse_trace_steps),
+                  "steps that --trace records [3 after 2 of warm-up]",
+                  parse_range<&TrainOptions::trace_steps>),
        by_plan},
       {ZG_AT(dump_memory),
        switch_row({"--dump-memory"}, "a Markdown table of memory per phase and step"), not_stored,

@@ -73,6 +73,7 @@ void inject(const FaultInjection& injection, FaultInjection::Phase phase, int64_
   switch (injection.fault) {
     case Fault::none:
     case Fault::infinity:
+    case Fault::flip:
       return;
     case Fault::error:
       raise<ShapeError>("inject: a fault {}", where);
@@ -118,6 +119,8 @@ Rank::Rank(const Run& run, Communicator& ranks, const Device& device)
     const PhaseScope phase(device_, "initialise");
     engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, options_.engine);
   }
+  if (options_.injection.fault == FaultInjection::Fault::flip && !is_planned_)
+    flip_.emplace(options_.injection, *engine_);
   trainer_ = std::make_unique<zero::Trainer>(*engine_, trainer_options(), task(), hooks());
 }
 
@@ -136,6 +139,12 @@ zero::TrainerOptions Rank::trainer_options() const {
     options.audit = audit_options(options_);
     options.audit->path = options_.audit;
     options.audit->interval = options_.audit_interval;
+    options.audit->command = options_.command;
+    const StepRange ops = options_.audit_ops.value_or(StepRange{});
+    options.audit->first_op_step = ops.first;
+    options.audit->end_op_step = ops.end;
+    options.audit->tensor = options_.audit_tensor;
+    options.audit->tensor_path = options_.audit_tensor_path;
   }
   // A plan includes a save also without a path of --save, and keeps every checkpoint.
   const bool plans_save =
@@ -189,6 +198,7 @@ zero::TrainerHooks Rank::hooks() {
           },
       .describe =
           [this](const zero::TrainerPosition& position) {
+            if (flip_) flip_->begin_save();
             inject_fault(Phase::save, 1);  // the engine has counted the step that is saved
             RunSpec now = options_;
             now.samples = position.samples;
@@ -224,6 +234,7 @@ void Rank::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch) {
     zero::dump_gradients(options_.dump_gradients, *engine_);
   zero::note_memory(rows_, moment, batch);
   if (launches_) launches_->note(moment, batch);
+  if (flip_ && moment == Moment::step_done) flip_->end_step();
   if (moment == Moment::backward_begins && batch.last) inject_fault(Phase::backward);
   if (moment == Moment::optimizer_begins) inject_fault(Phase::step);
 }

@@ -10,6 +10,7 @@
 #include "tools/deepspeed/deepspeed_log.h"
 #include "tools/output/console.h"
 #include "tools/output/memory_json.h"
+#include "tools/run/flip.h"
 #include "tools/run/inference.h"
 #include "tools/run/run.h"
 #include "zerograd/autograd/pipeline.h"
@@ -149,6 +150,7 @@ class Rank {
   std::unique_ptr<RunModel> model_;
   std::unique_ptr<zero::Engine> engine_;
   std::unique_ptr<zero::Trainer> trainer_;
+  std::optional<FlippedBit> flip_;  // the injected fault
 
   SampleRange step_;  // samples of the newest step
   MemoryRows rows_;

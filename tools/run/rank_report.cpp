@@ -181,6 +181,7 @@ void Rank::begin_step() {
   write_trace();  // all ranks have finished the previous step
   ranks_.set_step(engine_->steps());
   inject_fault(Phase::begin);
+  if (flip_) flip_->begin_step();
   step_began_ = Clock::now();
 }
 

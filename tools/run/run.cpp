@@ -330,13 +330,15 @@ std::string path_of(const Run& run) {
   const TrainOptions& options = run.options;
   const zero::Config& engine = run.options.engine;
   return fmt::format(
-      "{} {} {} {} {} {:d} {:d} {} {} {} {} {} {} {} {:d} {:d} {:d} {} {} {} {} {} {} {} {}{}",
+      "{} {} {} {} {} {:d} {:d} {} {} {} {} {} {} {} {:d} {:d} {:d} {} {} {} {} {} {} {} {} {} "
+      "{}{}",
       engine.reduce_bucket_size, engine.allgather_bucket_size, engine.prefetch_bucket_size,
       engine.prefetch_units, engine.param_persistence_threshold, engine.overlap_comm,
       options.activation_checkpoint, options.eval_interval, options.eval_batches,
       options.sample_interval, options.save_interval, options.exit_interval, options.max_bad_steps,
       options.score_samples, options.save.empty(), options.memory_json.empty(),
-      options.audit.empty(), options.audit_interval, options.dump_gradients_step.value_or(-1),
+      options.audit.empty(), options.audit_interval, options.audit_ops.value_or(StepRange{}).first,
+      options.audit_ops.value_or(StepRange{}).end, options.dump_gradients_step.value_or(-1),
       engine.offload.parameter, engine.offload.gradient, engine.offload.optimizer,
       engine.offload.activation, options.initial_weights, options.from_hf,
       run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder" : "");

@@ -1,0 +1,102 @@
+// The subcommand diverge, which computes runs again by their recorded command lines; flipped bits.
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+const std::string run =
+    "train --data sort --n-layer 2 --n-head 2 --n-embd 16 --score-samples 0 --log-interval 0 "
+    "--batch-size 2 --grad-accum 2 --steps 6 --threads 1 ";
+
+/// The result of diverge as JSON, and its status.
+struct Result {
+  nlohmann::json json;
+  int status;
+};
+Result diverged(const TemporaryFolder& folder, const std::vector<std::string>& words) {
+  std::vector<std::string> all = {"diverge"};
+  all.insert(all.end(), words.begin(), words.end());
+  all.insert(all.end(), {"--json", folder / "result"});
+  const Outcome outcome = zerograd(all);
+  INFO(outcome.error);
+  REQUIRE(outcome.status <= 1);
+  Result result{json_lines(folder / "result").front(), outcome.status};
+  CHECK(result.json["text"].get<std::string>() + "\n" == outcome.out);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("diverge finds step, unit, op and element of two audits without further flags") {
+  const TemporaryFolder folder;
+  const std::string one = folder / "one", other = folder / "other";
+  const std::string saves = " --save-interval 2 --save-top-k -1 --save ";
+  checked(called(run + "--audit " + one + " --audit-interval 4" + saves + (folder / "saved")));
+  checked(called(run + "--audit " + other + " --weight-decay 0.2"));
+  const Result result = diverged(folder, {one, other});
+  CHECK(result.status == 1);
+  CAPTURE(result.json.dump());
+  CHECK(result.json["result"] == "reproduced");
+  CHECK(result.json["step"] == 0);
+  CHECK(result.json["fields"][0]["field"] == "units.block.0");
+  CHECK(contains(result.json["op"]["field"], " step "));
+  CHECK(contains(result.json["op"]["field"], ": optimizer_update "));
+  CHECK(result.json["element"]["first"] != result.json["element"]["second"]);
+  CHECK(result.json["settings"][0]["field"] == "settings.run.weight_decay");
+  // Another layout with the same bits.
+  checked(called(run + "--ranks 2 --grad-accum 1 --zero-stage 3 --audit " + other));
+  CHECK(diverged(folder, {one, other}).status == 0);
+}
+
+TEST_CASE("diverge compares two command lines, in one of which a bit flips") {
+  const TemporaryFolder folder;
+  const std::string ranks = run + "--ranks 2 --grad-accum 1 --zero-stage 2";
+  CHECK(diverged(folder, {ranks, ranks + " --prefetch-units 1"}).status == 0);
+  const struct {
+    const char *fault, *op;
+  } cases[] = {{"parameter,at=5,bit=20", "1/masters/"},
+               {"activation,at=12,bit=22", "1/compute/"},
+               {"gradient,at=12,bit=22", "1/compute/"},
+               {"message,at=3,bit=22", "1/communication/"}};
+  for (const auto& [fault, op] : cases) {
+    CAPTURE(fault);
+    const Result result =
+        diverged(folder, {ranks, ranks + " --inject rank=1,step=3,fault=flip,kind=" + fault});
+    CAPTURE(result.json.dump());
+    CHECK(result.json["step"] == 3);
+    CHECK(contains(result.json["op"]["field"], op));
+    CHECK(result.json["element"]["first"] != result.json["element"]["second"]);
+  }
+}
+
+TEST_CASE("a bit that flipped in a recorded run is a fault of this run") {
+  const TemporaryFolder folder;
+  const std::string one = folder / "one", other = folder / "other";
+  checked(called(run + "--audit " + one));
+  checked(called(run + "--audit " + other +
+                 " --inject rank=0,step=2,fault=flip,kind=moment,at=7,bit=30"));
+  const Result result = diverged(folder, {one, other});
+  CAPTURE(result.json.dump());
+  CHECK(result.json["result"] == "fault");
+  CHECK(result.json["faulty"] == "B");
+  CHECK(result.json["step"].get<int>() >= 2);
+  // A parameter that flips only in a checkpoint leaves the run as it was, and is found by a replay.
+  checked(called(run + "--audit " + other + " --save " + (folder / "saved") +
+                 " --save-interval 2 --save-top-k -1 --inject "
+                 "rank=0,step=3,fault=flip,kind=checkpoint,at=3,bit=20"));
+  CHECK(contains(checked(called("audit " + one + " " + other)).out, "equal: 6 steps"));
+  CHECK(contains(checked(zerograd("audit " + other + " --replay 2..3")).out, "equal: 2 steps"));
+  CHECK(contains(checked(zerograd("audit " + other + " --replay 4..5"), 1).out, "step 4 differs"));
+}
+
+TEST_CASE("diverge refuses files and command lines that it cannot compute again") {
+  const TemporaryFolder folder;
+  check_refused("diverge " + (folder / "nothing") + " " + (folder / "nothing"), 5,
+                "cannot be read");
+  CHECK(zerograd({"diverge", "train --data sort --steps", run}).status == 2);
+  const Outcome quote = zerograd({"diverge", "train --data 'sort", run});
+  CHECK(quote.status == 2);
+  CHECK(contains(quote.error, "expected a closing '"));
+}
+
+}  // namespace zg::testing
