@@ -4,11 +4,11 @@
 
 namespace zg::cpu {
 
-/// Returns the table of functions for `isa`. A *_simd.cpp source is compiled for portable, avx2 and
-/// avx512, in kernels/matmul also for avx512_bf16, and each time defines `extern const Table name`
-/// in namespace zg::cpu::ZG_ISA. The instructions of bf16 and AMX are used only in products of
-/// matrices, so at their levels all other kernels use the table of avx512. matmul first looks for a
-/// tile_table (kernels/matmul/matmul_cpu.h).
+/// Returns the table of functions for `isa`. A *_simd.cpp source is compiled for any_cpu
+/// (portable), avx2 and avx512, in kernels/matmul also for avx512_bf16, and each time defines
+/// `extern const Table name` in namespace zg::cpu::ZG_ISA. The instructions of bf16 and AMX are
+/// used only in products of matrices, so at their levels all other kernels use the table of avx512.
+/// matmul first looks for a tile_table (kernels/matmul/matmul_cpu.h).
 template <class Table>
 const Table& at_level(Isa isa, const Table& portable, const Table& avx2, const Table& avx512,
                       const Table& avx512_bf16) {
@@ -33,21 +33,21 @@ const Table& at_level(Isa isa, const Table& portable, const Table& avx2, const T
   extern const Table table;                 \
   }
 #if defined(__x86_64__)
-#define ZG_AT_LEVEL(isa, table)                                                \
-  ::zg::cpu::at_level(isa, ::zg::cpu::portable::table, ::zg::cpu::avx2::table, \
+#define ZG_AT_LEVEL(isa, table)                                               \
+  ::zg::cpu::at_level(isa, ::zg::cpu::any_cpu::table, ::zg::cpu::avx2::table, \
                       ::zg::cpu::avx512::table, ::zg::cpu::avx512::table)
-#define ZG_AT_PRODUCT_LEVEL(isa, table)                                        \
-  ::zg::cpu::at_level(isa, ::zg::cpu::portable::table, ::zg::cpu::avx2::table, \
+#define ZG_AT_PRODUCT_LEVEL(isa, table)                                       \
+  ::zg::cpu::at_level(isa, ::zg::cpu::any_cpu::table, ::zg::cpu::avx2::table, \
                       ::zg::cpu::avx512::table, ::zg::cpu::avx512_bf16::table)
-#define ZG_DECLARE_LEVELS(Table, table)    \
-  ZG_DECLARE_LEVEL(portable, Table, table) \
-  ZG_DECLARE_LEVEL(avx2, Table, table)     \
-  ZG_DECLARE_LEVEL(avx512, Table, table)   \
+#define ZG_DECLARE_LEVELS(Table, table)   \
+  ZG_DECLARE_LEVEL(any_cpu, Table, table) \
+  ZG_DECLARE_LEVEL(avx2, Table, table)    \
+  ZG_DECLARE_LEVEL(avx512, Table, table)  \
   ZG_DECLARE_LEVEL(avx512_bf16, Table, table)
 #else
-#define ZG_AT_LEVEL(isa, table) (static_cast<void>(isa), ::zg::cpu::portable::table)
+#define ZG_AT_LEVEL(isa, table) (static_cast<void>(isa), ::zg::cpu::any_cpu::table)
 #define ZG_AT_PRODUCT_LEVEL(isa, table) ZG_AT_LEVEL(isa, table)
-#define ZG_DECLARE_LEVELS(Table, table) ZG_DECLARE_LEVEL(portable, Table, table)
+#define ZG_DECLARE_LEVELS(Table, table) ZG_DECLARE_LEVEL(any_cpu, Table, table)
 #endif
 
 }  // namespace zg::cpu

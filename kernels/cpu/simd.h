@@ -440,5 +440,5 @@ inline Vec sigmoid(Vec x) { return set1(1.0f) / (set1(1.0f) + exp(set1(0.0f) - x
 }  // namespace
 }  // namespace zg::cpu
 
-// Each *_simd.cpp source defines its table of functions in zg::cpu::ZG_ISA: portable, avx2, avx512
+// Each *_simd.cpp source defines its table of functions in zg::cpu::ZG_ISA: any_cpu, avx2, avx512
 // or, in kernels/matmul, avx512_bf16 (kernels/cpu/level.h).
