@@ -145,10 +145,12 @@ TEST_CASE("every case of bench kernels can be run") {
 TEST_CASE("bench step runs train's steps, and the times of its parts add up to 100 percent") {
   const TemporaryFolder folder;
   const std::string json = folder / "step.json";
-  const Outcome outcome = checked(zerograd(
+  std::vector<std::string> words = words_of(
       "bench step --n-layer 2 --n-head 2 --n-embd 32 --vocab-size 65 --block-size 16 --batch-size 2"
       " --ranks 2 --zero-stage 2 --precision bf16 --warm-up 1 --steps 3 --json " +
-      json));
+      json);
+  words.insert(words.end(), {"--against", "--dropout 0 --seed 2"});
+  const Outcome outcome = checked(zerograd(words));
   const nlohmann::json record = nlohmann::json::parse(std::ifstream(json));
   CHECK(record["schema"] == 1);
   CHECK(record["bench"] == "step");
@@ -161,6 +163,9 @@ TEST_CASE("bench step runs train's steps, and the times of its parts add up to 1
   CHECK(record["best_s"] <= record["median_s"]);
   CHECK(record["peak_resident_bytes"] > 1e6);
   CHECK(record["minor_faults"] >= 0);
+  CHECK(record["ratios_against"].size() == 3);
+  for (const double ratio : record["ratios_against"]) CHECK(ratio > 0.0);
+  CHECK(contains(outcome.out, "\nagainst: a step takes "));
   double seconds = 0.0, percent = 0.0;
   std::set<std::string> parts;
   for (const auto& row : record["profile"]) {

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "bench/measure.h"
 #include "tools/bench/command.h"
@@ -119,6 +121,7 @@ struct BenchStepOptions {
   int64_t steps = 10;   ///< timed steps
   int64_t warm_up = 3;  ///< steps before the timed ones
   std::string json;
+  std::string against;  ///< flags of another run, whose steps are timed in turns; empty: none
 };
 
 bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options) {
@@ -131,11 +134,14 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
       .summary =
           "Takes steps of train on random tokens: warm-up steps, timed steps, and 2 traced steps,\n"
           "which show the time of each part. Bits and speed are those of train.",
-      .groups = {{"bench",
-                  {integer_flag({"--steps"}, options.steps, "timed steps", {1, nullptr}),
-                   integer_flag({"--warm-up"}, options.warm_up, "steps before the timed ones"),
-                   path_flag({"--json"}, "F", options.json, PathUse::writes,
-                             "write results as JSON")}}},
+      .groups =
+          {{"bench",
+            {integer_flag({"--steps"}, options.steps, "timed steps", {1, nullptr}),
+             integer_flag({"--warm-up"}, options.warm_up, "steps before the timed ones"),
+             text_flag({"--against"}, "FLAGS", options.against,
+                       "time the steps of another run in turns with these: of the same flags\n"
+                       "and FLAGS; prints how much longer they take"),
+             path_flag({"--json"}, "F", options.json, PathUse::writes, "write results as JSON")}}},
       .notes = "  zerograd bench step --model-type gpt2 --tied --block-size 256 --batch-size 4"};
   // Options for reading and writing files and for the length of a run do not change a step.
   for (FlagGroup& group : train_groups_without(
@@ -159,6 +165,24 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
   return true;
 }
 
+/// The arguments without --against, and its flags.
+std::vector<std::string> with_flags(std::vector<std::string> arguments, const std::string& flags) {
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].starts_with("--against")) {
+      const auto begin = arguments.begin() + static_cast<int64_t>(i);
+      arguments.erase(begin, begin + (arguments[i] == "--against" ? 2 : 1));
+    }
+  std::istringstream words(flags);
+  for (std::string word; words >> word;) arguments.push_back(word);
+  return arguments;
+}
+
+Run prepared(BenchStepOptions& options) {
+  TrainOptions& train = options.train;
+  train.steps = 2 * (options.warm_up + options.steps) + traced;
+  return prepare_run(train, random_tokens(train.model.vocabulary, train.model.block_size, false));
+}
+
 struct MeasuredSteps {
   double peak_flops = 0.0;      ///< all ranks together, measured before or after the steps; 0: no
                                 ///< kernel to compare with
@@ -167,6 +191,8 @@ struct MeasuredSteps {
   int64_t minor_faults = 0;     ///< largest count of a timed step, for the whole process
   int64_t resident_bytes = 0;   ///< largest value by the end of the timed steps
   std::vector<ProfileRow> profile;  ///< rank 0, over the traced steps
+  /// Of --against: the time of each of its steps divided by that of the step beside it, sorted.
+  std::vector<double> ratios;
 };
 
 rusage used() {
@@ -188,7 +214,23 @@ void timed_steps(Rank& rank, const BenchStepOptions& options, MeasuredSteps& mea
   measured.resident_bytes = int64_t{used().ru_maxrss} << 10;
 }
 
-MeasuredSteps measure(const Run& run, const BenchStepOptions& bench) {
+/// Steps of two runs in turns: the speed of the machine changes less within a pair of steps than
+/// between two runs of the benchmark.
+void steps_in_turns(Rank& rank, Rank& other, const BenchStepOptions& options,
+                    std::vector<double>& ratios) {
+  for (int64_t i = 0; i < options.warm_up + options.steps; ++i) {
+    double seconds[2];
+    for (const int64_t turn : {i % 2, 1 - i % 2}) {  // the other one begins every second time
+      const Clock::time_point start = Clock::now();
+      (turn ? other : rank).trainer().step();
+      seconds[turn] = std::chrono::duration<double>(Clock::now() - start).count();
+    }
+    if (i >= options.warm_up) ratios.push_back(seconds[1] / seconds[0]);
+  }
+  std::ranges::sort(ratios);
+}
+
+MeasuredSteps measure(const Run& run, const Run* other, const BenchStepOptions& bench) {
   const auto ranks = static_cast<int>(run.options.ranks);
   DeviceOptions options = run.options.device_flags.device;
   MeasuredSteps first;
@@ -213,6 +255,10 @@ MeasuredSteps measure(const Run& run, const BenchStepOptions& bench) {
               device.set_trace(trace);
               for (int64_t i = 0; i < traced; ++i) rank.trainer().step();
               device.set_trace(nullptr);
+              if (!other) return;
+              Rank second(*other, communicator, device);
+              steps_in_turns(rank, second, bench,
+                             communicator.rank() == 0 ? first.ratios : own.ratios);
             },
             {.timeout_s = run.options.comm_timeout_s,
              .device = run.options.device_flags.device,
@@ -274,6 +320,11 @@ void print(const StepReport& report) {
       "most\n",
       1e-9 * report.flops(), 1e-6 * static_cast<double>(measured.resident_bytes),
       (long long)measured.minor_faults);
+  if (!measured.ratios.empty())
+    std::printf(
+        "\nagainst: a step takes %.3f times as long, median of %zu pairs; quartiles %.3f, %.3f\n",
+        bench::quantile(measured.ratios, 0.5), measured.ratios.size(),
+        bench::quantile(measured.ratios, 0.25), bench::quantile(measured.ratios, 0.75));
   std::printf("\n| part of a step | ms | %% |\n|---|---:|---:|\n");
   for (const ProfileRow& row : measured.profile)
     std::printf("| %s | %.2f | %.1f |\n", row.part.c_str(), 1e3 * row.seconds / traced,
@@ -313,6 +364,7 @@ Json json_of(const StepReport& report) {
           {"percent_of_limit", known ? Json(report.percent_of_peak(0.5)) : Json(nullptr)},
           {"peak_resident_bytes", measured.resident_bytes},
           {"minor_faults", measured.minor_faults},
+          {"ratios_against", measured.ratios},
           {"profile", parts}};
 }
 
@@ -322,11 +374,15 @@ int bench_step(const std::vector<std::string>& arguments) {
   BenchStepOptions options;
   if (!parse(arguments, options)) return 0;
   check_writable("--json", options.json);
-  options.train.steps = options.warm_up + options.steps + traced;
   refuse_emulator(options.train.device_flags.type);
-  const Run run = prepare_run(options.train, random_tokens(options.train.model.vocabulary,
-                                                           options.train.model.block_size, false));
-  const MeasuredSteps measured = measure(run, options);
+  const Run run = prepared(options);
+  std::optional<Run> other;
+  if (!options.against.empty()) {
+    BenchStepOptions changed;
+    parse(with_flags(arguments, options.against), changed);
+    other = prepared(changed);
+  }
+  const MeasuredSteps measured = measure(run, other ? &*other : nullptr, options);
   const StepReport report{run, measured};
   print(report);
   if (!options.json.empty()) replace_text(options.json, json_of(report).dump(1));
