@@ -191,7 +191,7 @@ struct MeasuredSteps {
   int64_t minor_faults = 0;     ///< largest count of a timed step, for the whole process
   int64_t resident_bytes = 0;   ///< largest value by the end of the timed steps
   std::vector<ProfileRow> profile;  ///< rank 0, over the traced steps
-  /// Of --against: the time of each of its steps divided by that of the step beside it, sorted.
+  /// With --against: the time of each of its steps divided by that of the step beside it, sorted.
   std::vector<double> ratios;
 };
 
