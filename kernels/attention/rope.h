@@ -38,9 +38,10 @@ struct RopeOptions {
 };
 ZG_API void validate(const RopeOptions&);  ///< ConfigError naming the field
 
-/// The R / 2 frequencies, in radians a token: the bits that transformers 5 and PyTorch compute on a
-/// CPU with AVX-512. (With AVX2 some of theirs differ by 1 ulp where 64 does not divide R.)
-/// ConfigError unless R is even and at least 2. `positions`: tokens of the text, for longrope.
+/// The R / 2 frequencies, in radians a token: those that transformers 5 and PyTorch compute on a
+/// CPU with AVX-512, about one in a thousand to 1 ulp. (With AVX2 some of theirs differ from these
+/// by 1 ulp where 64 does not divide R.) The bits are the same on every processor. ConfigError
+/// unless R is even and at least 2. `positions`: tokens of the text, for longrope.
 ZG_API std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R,
                                            int64_t positions = 0);
 /// The table of Rope: [positions, R], f32 | f64. Row p has the cosines of the R / 2 angles p *

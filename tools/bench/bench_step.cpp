@@ -247,22 +247,26 @@ MeasuredSteps measure(const Run& run, const Run* other, const BenchStepOptions& 
   };
   measure_peak();
   const auto trace = std::make_shared<Trace>();
-  run_local(ranks,
-            [&](Communicator& communicator, const Device& device) {
-              Rank rank(run, communicator, device);
-              MeasuredSteps own;
-              timed_steps(rank, bench, communicator.rank() == 0 ? first : own);
-              device.set_trace(trace);
-              for (int64_t i = 0; i < traced; ++i) rank.trainer().step();
-              device.set_trace(nullptr);
-              if (!other) return;
-              Rank second(*other, communicator, device);
-              steps_in_turns(rank, second, bench,
-                             communicator.rank() == 0 ? first.ratios : own.ratios);
-            },
-            {.timeout_s = run.options.comm_timeout_s,
-             .device = run.options.device_flags.device,
-             .type = run.options.device_flags.type});
+  const LocalOptions local{.timeout_s = run.options.comm_timeout_s,
+                           .device = run.options.device_flags.device,
+                           .type = run.options.device_flags.type};
+  run_local(
+      ranks,
+      [&](Communicator& communicator, const Device& device) {
+        Rank rank(run, communicator, device);
+        MeasuredSteps own;
+        timed_steps(rank, bench, communicator.rank() == 0 ? first : own);
+        device.set_trace(trace);
+        for (int64_t i = 0; i < traced; ++i) rank.trainer().step();
+        device.set_trace(nullptr);
+        if (!other) return;
+        const auto in_turns = [&](Communicator& alone, const Device& its_device) {
+          Rank second(*other, alone, its_device);
+          steps_in_turns(rank, second, bench, first.ratios);
+        };
+        run_local(1, in_turns, local);
+      },
+      local);
   measure_peak();
   first.profile = profile(trace->spans(), 0, run.options.engine.update);
   return first;
@@ -380,6 +384,8 @@ int bench_step(const std::vector<std::string>& arguments) {
   if (!options.against.empty()) {
     BenchStepOptions changed;
     parse(with_flags(arguments, options.against), changed);
+    if (options.train.ranks != 1 || changed.train.ranks != 1)
+      throw ConfigError("--against: expected one rank in both runs, got more; try --ranks 1");
     other = prepared(changed);
   }
   const MeasuredSteps measured = measure(run, other ? &*other : nullptr, options);

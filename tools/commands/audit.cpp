@@ -103,7 +103,7 @@ int report(const AuditCommand& command, const AuditTrail& a, const AuditTrail& b
                                    {"settings", json_of(found.settings)},
                                    {"layout", json_of(found.layout)}};
     if (found.differs_at) json["step"] = *found.differs_at;
-    write_json("--json", command.json, json.dump() + "\n");
+    write_json("--json", command.json, json.dump());
   }
   const auto print_all = [](std::span<const zero::AuditDifference> all) {
     constexpr size_t width = 100;

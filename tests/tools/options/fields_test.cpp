@@ -40,7 +40,7 @@ void change(const Field& field, RunSpec& spec) {
   const Json before = value_of(field, spec);
   const Json values = Json::parse(R"([
       "linear", "cosine", "x", "bf16", "host", "token", "sequential", "bloom", "alibi", "rms",
-      "lion", "gelu_erf", "log", "llama3", 1, 7, 0.25, true, "hf_linear", "*b:rate=2", [7],
+      "lion", "gelu_erf", "fast", "log", "llama3", 1, 7, 0.25, true, "hf_linear", "*b:rate=2", [7],
       [1, 2, 3], 0, -0.25, "match_rms_adamw", "original", 2, false, 0.5, 1.5, 100000])");
   for (const Json& value : values) {
     try {
@@ -169,7 +169,7 @@ TEST_CASE("fields: every flag sets its option, and the list of flags that help o
   std::istringstream words(
       "true 2 0.5 0.5,0.25 host bf16 sequential gpipe 0.16 alibi x gpt2 cosine deepspeed_stage_1 "
       "rank=0,step=1,fault=inf 1:2 1,1,9 run off lion original cuda *.bias:rate=2 -0.5 tensorboard "
-      "token f");
+      "token f fast");
   const std::vector<std::string> values(std::istream_iterator<std::string>(words), {});
   std::set<std::string> names, hidden;
   for (const Field* field : all_fields()) {
