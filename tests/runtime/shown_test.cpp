@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
 #include "zerograd/runtime/memory.h"
 #include "zerograd/runtime/tensor.h"
 
@@ -45,4 +46,8 @@ TEST_CASE("failed checks show values as text: numbers, names, ranges, pairs and 
   CHECK(text_of_value(values) == "[1, 2]");
   CHECK(text_of_value(contains("a text", "part")) == "\"part\" in \"a text\"");
   CHECK(text_of_value(!contains("a text", "text")) == "\"text\" not in \"a text\"");
+  const std::vector<float> floats{1, 2, 3};
+  CHECK(same_bits(floats, floats));
+  CHECK(text_of_value(same_bits(floats, {1, 2.5f, 4})) == "element 1 of 3 is 2 and 2.5; 2 differ");
+  CHECK(text_of_value(same_bits<double>({0.0}, {-0.0})) == "element 0 of 1 is 0 and -0; 1 differ");
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <limits>
 #include <span>
@@ -13,6 +14,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/tensor.h"
+#include "zerograd/runtime/text/format.h"
 
 // Inputs of tests from a seed, and comparison with doubles.
 namespace zg::testing {
@@ -132,9 +134,34 @@ inline Tensor moved(const Tensor& x, int64_t begin) {
   return copy;
 }
 
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
-  return bytes_of(a) == bytes_of(b);
+/// The result of a comparison. A failed CHECK prints the first element that differs.
+struct SameBits {
+  std::string difference;
+
+  operator bool() const { return difference.empty(); }  // NOLINT: implicit, for CHECK and &&
+  std::string str() const { return difference.empty() ? "the same bits" : difference; }
+};
+
+template <class T>
+SameBits same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  if (a.size() != b.size()) return {fmt::format("{} and {} elements", a.size(), b.size())};
+  size_t first = a.size(), count = 0;
+  for (size_t i = a.size(); i-- > 0;)
+    if (std::memcmp(&a[i], &b[i], sizeof(T)) != 0) first = i, ++count;
+  if (count == 0) return {};
+  return {fmt::format("element {} of {} is {} and {}; {} differ", first, a.size(), a[first],
+                      b[first], count)};
+}
+
+inline SameBits same_bits(const Tensor& a, const Tensor& b) {
+  if (!a && !b) return {};
+  if (!a || !b) return {"one tensor is absent"};
+  if (a.shape() != b.shape() || a.dtype() != b.dtype())
+    return {fmt::format("{} {} and {} {}", name_of(a.dtype()), a.shape().str(), name_of(b.dtype()),
+                        b.shape().str())};
+  if (bytes_of(a) == bytes_of(b)) return {};
+  const SameBits values = same_bits(a.to_doubles(), b.to_doubles());
+  return values ? SameBits{"NaNs of different bits"} : values;
 }
 
 }  // namespace zg::testing

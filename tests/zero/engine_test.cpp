@@ -1,6 +1,5 @@
 #include "zerograd/zero/engine.h"
 
-#include <cstring>
 #include <thread>
 
 #include "tests/support/error_message.h"
@@ -13,14 +12,6 @@ using namespace zg::testing;
 using zero::Config;
 using zero::Engine;
 using State = zero::Engine::State;
-
-namespace {
-
-bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-}  // namespace
 
 TEST_CASE(
     "gradients of eight micro-batches are rounded once each and summed in order, as in a plain "
@@ -45,13 +36,12 @@ TEST_CASE(
         }
         CHECK(engine.micro_batches() == 8);
         for (const Parameter* parameter : toy.trainable())
-          CHECK(equal_bits(engine.read(*parameter, State::gradient), expected[parameter]));
+          CHECK(same_bits(engine.read(*parameter, State::gradient), expected[parameter]));
         engine.step(1e-3f);
         CHECK(engine.micro_batches() == 0);
         for (const Parameter* parameter : toy.trainable())
-          CHECK(
-              equal_bits(engine.read(*parameter, State::gradient),
-                         std::vector<float>(static_cast<size_t>(parameter->shape.numel()), 0.0f)));
+          CHECK(same_bits(engine.read(*parameter, State::gradient),
+                          std::vector<float>(static_cast<size_t>(parameter->shape.numel()), 0.0f)));
       }
     }
 }

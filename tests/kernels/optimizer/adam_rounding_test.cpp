@@ -190,10 +190,11 @@ TEST_CASE("stochastic rounding gives the same bits at every level and for any sp
                            .decoupled = decoupled,
                            .rounding_seed = seed};
   };
-  const auto same = [](const OptimizerTensor& a, const OptimizerTensor& b) {
-    return same_bits(a.parameter, b.parameter) && same_bits(a.moment1, b.moment1) &&
-           same_bits(a.moment2, b.moment2) &&
-           (!a.low_precision || same_bits(a.low_precision, b.low_precision));
+  const auto same = [](const OptimizerTensor& a, const OptimizerTensor& b) -> SameBits {
+    for (const auto state : {&OptimizerTensor::parameter, &OptimizerTensor::moment1,
+                             &OptimizerTensor::moment2, &OptimizerTensor::low_precision})
+      if (const SameBits equal = same_bits(a.*state, b.*state); !equal) return equal;
+    return {};
   };
   for (DType state : {DType::f32, DType::bf16})
     for (DType gradient : {DType::f32, DType::bf16})

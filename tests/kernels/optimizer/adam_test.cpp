@@ -41,10 +41,11 @@ OptimizerUpdate adam_part(const OptimizerTensor& t, int64_t begin, int64_t n, bo
   return step_of({adam_part(t, begin, n)}, decoupled);
 }
 
-bool same_state(const OptimizerTensor& a, const OptimizerTensor& b) {
-  return same_bits(a.parameter, b.parameter) && same_bits(a.moment1, b.moment1) &&
-         same_bits(a.moment2, b.moment2) &&
-         (!a.low_precision || same_bits(a.low_precision, b.low_precision));
+SameBits same_state(const OptimizerTensor& a, const OptimizerTensor& b) {
+  for (const auto state : {&OptimizerTensor::parameter, &OptimizerTensor::moment1,
+                           &OptimizerTensor::moment2, &OptimizerTensor::low_precision})
+    if (const SameBits same = same_bits(a.*state, b.*state); !same) return same;
+  return {};
 }
 
 // torch.optim.AdamW, or Adam with weight_decay when not decoupled, in double.

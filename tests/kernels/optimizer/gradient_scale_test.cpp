@@ -71,9 +71,11 @@ struct ScaledUpdate {
                                .scale = scale},
                               parameter.device().compute());
   }
-  bool equals(const ScaledUpdate& other) const {
-    return same_bits(parameter, other.parameter) && same_bits(moment1, other.moment1) &&
-           same_bits(moment2, other.moment2) && same_bits(low, other.low);
+  SameBits equals(const ScaledUpdate& other) const {
+    for (const auto state : {&ScaledUpdate::parameter, &ScaledUpdate::moment1,
+                             &ScaledUpdate::moment2, &ScaledUpdate::low})
+      if (const SameBits same = same_bits(this->*state, other.*state); !same) return same;
+    return {};
   }
 
   Tensor parameter, gradient, moment1, moment2, low;

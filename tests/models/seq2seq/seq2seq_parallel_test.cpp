@@ -126,7 +126,7 @@ TEST_CASE(
       again.checkpointing = true;
       const Training plain = trained(config, setting), checkpointed = trained(config, again);
       CHECK(plain.replicas_agree);
-      CHECK(same_doubles(plain.losses, checkpointed.losses));
+      CHECK(same_bits(plain.losses, checkpointed.losses));
       CHECK(plain.weights == checkpointed.weights);
     }
 }
@@ -172,7 +172,7 @@ TEST_CASE("tensor ranks give an encoder-decoder's logits, and search the same to
           result.generated[beams] = generated(model, device, source, beams);
       });
       for (const OfRank& result : results) {
-        CHECK(same_doubles(result.logits, results[0].logits));
+        CHECK(same_bits(result.logits, results[0].logits));
         REQUIRE(result.logits.size() == logits.size());
         double worst = 0.0;
         for (size_t i = 0; i < logits.size(); ++i)

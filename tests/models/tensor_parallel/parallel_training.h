@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -41,15 +40,11 @@ using LossOfStep = std::function<Var(Tape& tape, int step)>;
 /// Describes a rank's slices of the model in a store.
 using DescribeModel = std::function<LossOfStep(ParameterStore& store, const Mesh& mesh)>;
 
-inline bool same_doubles(const std::vector<double>& a, const std::vector<double>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
-}
-
 /// Copies a rank's slice into the whole. False: a replica's bits differ from the owner's.
 inline bool place_slice(ParameterValues& wholes, const Parameter& parameter,
                         const std::vector<double>& part) {
   std::vector<double>& whole = wholes[parameter.name];
-  if (parameter.copy == Copy::replica) return same_doubles(whole, part);
+  if (parameter.copy == Copy::replica) return same_bits(whole, part);
   whole.resize(static_cast<size_t>(parameter.whole.numel()));
   for (size_t i = 0; i < part.size(); ++i)
     whole[static_cast<size_t>(parameter.slice.whole_index(static_cast<int64_t>(i)))] = part[i];
@@ -96,8 +91,7 @@ inline Training trained_on_ranks(const TrainingSetting& setting, const DescribeM
   });
   Training training{.losses = results[0].losses};
   for (const OfRank& result : results) {
-    training.replicas_agree =
-        training.replicas_agree && same_doubles(result.losses, training.losses);
+    training.replicas_agree = training.replicas_agree && same_bits(result.losses, training.losses);
     for (const auto& parameter : result.store->parameters()) {
       if (!parameter->trainable) continue;
       const bool gradients =
