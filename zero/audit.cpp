@@ -12,6 +12,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
+#include "zerograd/runtime/trace.h"
 #include "zerograd/zero/audit_ops.h"
 #include "zerograd/zero/line_file.h"
 
@@ -161,6 +162,7 @@ Json AuditState::units() const {
 
 void Audit::add(std::span<const Tensor> tensors, int64_t first_sample, int64_t samples) {
   AuditState& s = *state_;
+  const TraceSpan span(s.engine.device().compute(), "audit");
   const Mesh* mesh = s.engine.mesh();
   // Stages and tensor ranks have equal batches.
   if (s.on_meta() || (mesh && (mesh->stage > 0 || mesh->tensor_rank > 0))) return;
@@ -241,6 +243,7 @@ void Audit::begin_step() {
 std::optional<std::string> Audit::write(const TrainedStep& step, int64_t first_sample,
                                         bool is_last) {
   AuditState& s = *state_;
+  const TraceSpan span(s.engine.device().compute(), "audit");
   s.next = step.step + 1;
   Json ops;
   if (s.ops) ops = s.ops->end(s.group.get());

@@ -160,10 +160,7 @@ struct TrainerState final : PipelineStage {
 Var TrainerState::forward(Tape& tape, const Var& input, int64_t index) {
   MicroBatch batch = micro_batch(index);
   if (task.batch) batch.tensors = task.batch(batch);
-  if (audit) {
-    const TraceSpan span(device.compute(), "audit");
-    audit->add(batch.tensors, batch.first_sample, batch.samples);
-  }
+  if (audit) audit->add(batch.tensors, batch.first_sample, batch.samples);
   if (task.batch && batch.tensors.empty())
     raise<ConfigError>("trainer: batch: expected the tensors of samples {} to {}, got none",
                        batch.first_sample, batch.first_sample + batch.samples);
@@ -456,12 +453,10 @@ std::optional<TrainedStep> TrainerState::attempt() {
   position.micro_batches += done.micro_batches * data_ranks();
   if (!scored) position.score = done.loss;
   observe(TrainerMoment::step_done, no_batch);
-  if (audit) {
-    const TraceSpan span(device.compute(), "audit");
+  if (audit)
     if (const auto failure =
             audit->write(done, position.samples - done.samples, engine.steps() == options.steps))
       warn(fmt::format("audit: {}; no more of it is written, and training goes on", *failure));
-  }
   return done;
 }
 
