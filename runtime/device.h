@@ -48,7 +48,7 @@ struct SwapOptions {
 };
 
 struct DeviceOptions {
-  int threads = 0;  ///< for kernels; 0: one for each available core
+  int threads = 0;  ///< for kernels; 0: ZG_NUM_THREADS, OMP_NUM_THREADS or all available cores
   /// Most bytes of Space::device; an allocation beyond them throws OutOfMemory. 0: no limit.
   int64_t memory_limit = 0;
   int64_t host_limit = 0;  ///< the same for Space::pinned and Space::host together

@@ -6,9 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <string>
+
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -72,6 +77,29 @@ int64_t thread_limit() {
   if (geteuid() != 0 && getrlimit(RLIMIT_NPROC, &user) == 0 && user.rlim_cur != RLIM_INFINITY)
     limit = std::min(limit, static_cast<int64_t>(user.rlim_cur));
   return limit;
+}
+
+std::optional<int> number_in_variable(const char* variable, const char* ends) {
+  const char* value = std::getenv(variable);
+  if (!value) return std::nullopt;
+  int number = 0;
+  const auto [end, error] = std::from_chars(value, value + std::strlen(value), number);
+  if (error != std::errc() || number < 0 || (*end != '\0' && !std::strchr(ends, *end)))
+    raise<ConfigError>(
+        "{}: expected a number of 0 or more, got '{}'; it comes from what started this process",
+        variable, value);
+  return number;
+}
+
+int threads_or(int share) {
+  constexpr int most = 4096;  // also the limit of --threads
+  for (const char* variable : {"ZG_NUM_THREADS", "OMP_NUM_THREADS"})
+    if (const int threads = number_in_variable(variable, ",").value_or(0); threads > 0) {
+      if (threads > most)
+        raise<ConfigError>("{}: expected at most {} threads, got {}", variable, most, threads);
+      return threads;
+    }
+  return share;
 }
 
 }  // namespace zg

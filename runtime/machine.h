@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "zerograd/runtime/api.h"
 
@@ -19,5 +20,13 @@ ZG_API int64_t thread_stack_bytes();  ///< bytes of address space that each new 
 
 /// How many threads this process may have: the smallest of the system's limits.
 ZG_API int64_t thread_limit();
+
+/// The number of 0 or more in an environment variable, which ends at one of the characters of
+/// `ends` or at the end of the text; absent: the variable is not set. Throws ConfigError.
+ZG_API std::optional<int> number_in_variable(const char* variable, const char* ends = "");
+
+/// The threads for kernels where the program sets none: the number in ZG_NUM_THREADS, else in
+/// OMP_NUM_THREADS; where neither is set or above 0, `share`. Throws ConfigError.
+ZG_API int threads_or(int share);
 
 }  // namespace zg

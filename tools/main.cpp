@@ -147,21 +147,6 @@ void save_addresses() {
 // A write beyond the file size limit (`ulimit -f`) then returns an error, which names the file.
 void report_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
 
-// Limits how long idle threads of libgomp spin. By default they spin for several milliseconds,
-// which slows down other programs on the same cores. Half a millisecond still covers the gap
-// between two kernels. libgomp reads its limit once, when it is loaded, so the process must exec
-// itself again.
-void bound_spinning(char** words) {
-  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
-  if (setenv("GOMP_SPINCOUNT", "10000", 1) != 0) return;
-  execv("/proc/self/exe", words);
-  // If exec fails, the run continues with the default.
-}
-
-// Sets the process name: after exec of /proc/self/exe it would be "exe". Threads that are started
-// later inherit the name.
-void set_process_name() { prctl(PR_SET_NAME, this_program); }
-
 // Reports an exception of the subcommand and returns its exit status. Absent: the subcommand
 // returned without an exception; `status` has its result.
 std::optional<int> error_of(int& status, const std::string& name,
@@ -194,8 +179,6 @@ std::optional<int> error_of(int& status, const std::string& name,
 int main(int count, char** words) {
   using namespace zg::tools;
   occupy_standard_streams();
-  bound_spinning(words);
-  set_process_name();
   save_addresses();
   report_size_limit();
   terminate_before = std::set_terminate(end_without_handler);

@@ -4,30 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 
+#include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
-std::optional<int> number_in(const char* variable, const char* end_of_number = "") {
-  const char* value = std::getenv(variable);
-  if (!value) return std::nullopt;
-  int number = 0;
-  const auto [end, error] = std::from_chars(value, value + std::strlen(value), number);
-  if (error != std::errc() || number < 0 || (*end != '\0' && !std::strchr(end_of_number, *end)))
-    raise<ConfigError>(
-        "{}: expected a number of 0 or more, got '{}'; it comes from what started this process",
-        variable, value);
-  return number;
-}
-
 std::optional<int> first_of(std::initializer_list<const char*> variables) {
   for (const char* variable : variables)
-    if (const auto number = number_in(variable)) return number;
+    if (const auto number = number_in_variable(variable)) return number;
   return std::nullopt;
 }
 
@@ -54,7 +40,7 @@ std::optional<ProcessRank> process_rank() {
   place.local_size = first_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}).value_or(0);
   // Slurm gives the tasks of each host, "4(x2),3": the number of the first host is used.
   if (!place.local_size)
-    place.local_size = number_in("SLURM_STEP_TASKS_PER_NODE", "(,").value_or(place.size);
+    place.local_size = number_in_variable("SLURM_STEP_TASKS_PER_NODE", "(,").value_or(place.size);
   return place;
 }
 
@@ -63,7 +49,7 @@ std::optional<ProcessRank> process_rank() {
 int threads_per_process(int local_size) {
   const int own = available_cores();
   const int together = std::max(own, cores_of(getppid()));
-  return std::clamp(together / std::max(1, local_size), 1, own);
+  return threads_or(std::clamp(together / std::max(1, local_size), 1, own));
 }
 
 }  // namespace zg

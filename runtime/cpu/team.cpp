@@ -1,122 +1,176 @@
 #include "zerograd/runtime/cpu/team.h"
 
-#include <omp.h>
-
-#include <sys/resource.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
+#include <chrono>
+#include <climits>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/text/format.h"
-
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
 
 namespace zg::cpu {
 namespace {
 
-// libgomp is not instrumented, so ThreadSanitizer cannot see that a parallel region starts after
-// the code before it and ends before the code after it. release() and acquire() tell it exactly
-// that; a race between two tasks is still reported.
-inline void release(void* edge) {
-#if defined(__SANITIZE_THREAD__)
-  __tsan_release(edge);
-#else
-  (void)edge;
-#endif
-}
-inline void acquire(void* edge) {
-#if defined(__SANITIZE_THREAD__)
-  __tsan_acquire(edge);
-#else
-  (void)edge;
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
 #endif
 }
 
-bool address_limit() {
-  rlimit limit{};
-  return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+void futex(std::atomic<int>& word, int operation, int value) {
+  syscall(SYS_futex, &word, operation, value, nullptr, nullptr, 0);
 }
 
-struct Region {
-  const TaskRef& f;
-  const int64_t tasks;
-  std::atomic<int64_t> next{0};
-  char start = 0, end = 0;
+/// Owners of teams and their helpers.
+std::atomic<int> threads_of_teams{0};
+
+/// More threads than cores would spin on cores that others need.
+bool spins() {
+  static const int cores = available_cores();
+  return threads_of_teams.load(std::memory_order_relaxed) <= cores;
+}
+
+/// Waits until done(): spins for a time that covers what usually separates two regions of a step,
+/// then sleeps. A longer spin would take the cores from other programs and other ranks.
+template <class Done, class Sleep>
+void wait(microseconds spin, const Done& done, const Sleep& sleep) {
+  if (done()) return;
+  if (spins()) {
+    const Clock::time_point end = Clock::now() + spin;
+    do
+      for (int i = 0; i < 32; ++i) {
+        if (done()) return;
+        relax();
+      }
+    while (Clock::now() < end);
+  }
+  while (!done()) sleep();
+}
+
+constexpr microseconds between_regions{200}, between_tasks{100};
+
+/// True on a thread that runs a task. A team inside a task runs on that thread alone.
+thread_local bool in_task = false;
+
+/// The helpers of one thread, the owner. A helper enters a region only while the region is open, so
+/// the owner waits for the helpers that entered, and for none that the system keeps waiting.
+class Pool {
+ public:
+  Pool() { ++threads_of_teams; }
+  ~Pool() {
+    threads_of_teams -= 1 + static_cast<int>(helpers_.size());
+    stops_ = true;
+    regions_.fetch_add(1);
+    futex(regions_, FUTEX_WAKE_PRIVATE, INT_MAX);
+    for (std::thread& helper : helpers_)
+      if (getpid() == process_)
+        helper.join();
+      else
+        helper.detach();  // after fork() the helpers exist in the parent only
+  }
+
+  void run(int workers, int64_t tasks, TaskRef f) {
+    grow(workers);
+    f_ = &f;
+    tasks_ = tasks;
+    workers_ = workers;
+    next_.store(0, std::memory_order_relaxed);
+    gate_.store(open, std::memory_order_release);
+    regions_.fetch_add(1);
+    // A helper that was woken and has no core yet is not woken again.
+    if (asleep_.load() && asleep_.exchange(false)) futex(regions_, FUTEX_WAKE_PRIVATE, INT_MAX);
+    work(0);
+    gate_.fetch_sub(open, std::memory_order_acq_rel);
+    wait(
+        between_tasks, [&] { return gate_.load(std::memory_order_acquire) < one_inside; },
+        [&] {
+          const int gate = gate_.fetch_or(owner_sleeps) | owner_sleeps;
+          if (gate >= one_inside) futex(gate_, FUTEX_WAIT_PRIVATE, gate);
+        });
+  }
+
+ private:
+  // gate_ is the sum of these, with one_inside for each helper that runs tasks
+  static constexpr int open = 1, owner_sleeps = 2, one_inside = 4;
+
+  void grow(int workers) {
+    while (static_cast<int>(helpers_.size()) + 1 < workers) try {
+        helpers_.emplace_back(&Pool::help, this, static_cast<int>(helpers_.size()) + 1);
+        ++threads_of_teams;
+      } catch (const std::system_error& error) {
+        raise<OutOfMemory>(
+            "threads: the system refused thread {} of {}: {}; expected memory for their stacks; "
+            "try fewer threads, or a higher limit (`ulimit -v`, `ulimit -u`)",
+            helpers_.size() + 2, workers, error.what());
+      }
+  }
+
+  void work(int worker) {
+    const TaskRef f = *f_;
+    const int64_t tasks = tasks_;
+    in_task = true;
+    for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks;)
+      f(task, worker);
+    in_task = false;
+  }
+
+  bool enter() {
+    int gate = gate_.load(std::memory_order_relaxed);
+    while (gate & open)
+      if (gate_.compare_exchange_weak(gate, gate + one_inside, std::memory_order_acquire))
+        return true;
+    return false;
+  }
+
+  void help(int worker) {
+    for (int seen = 0; !stops_;) {
+      wait(
+          between_regions, [&] { return regions_.load(std::memory_order_acquire) != seen; },
+          [&] {
+            asleep_.store(true);
+            futex(regions_, FUTEX_WAIT_PRIVATE, seen);  // returns at once if a region began
+          });
+      seen = regions_.load(std::memory_order_acquire);
+      if (!enter()) continue;
+      if (worker < workers_) work(worker);
+      if (gate_.fetch_sub(one_inside, std::memory_order_acq_rel) == one_inside + owner_sleeps)
+        futex(gate_, FUTEX_WAKE_PRIVATE, 1);
+    }
+  }
+
+  // The current region; a helper reads these after it entered.
+  const TaskRef* f_ = nullptr;
+  int64_t tasks_ = 0;
+  int workers_ = 0;
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<int> gate_{0};
+  alignas(64) std::atomic<int> regions_{0};  // regions begun
+  std::atomic<bool> asleep_{false};          // a helper may sleep
+  std::atomic<bool> stops_{false};
+  const pid_t process_ = getpid();
+  std::vector<std::thread> helpers_;
 };
-
-void work(Region& region, int worker) {
-  acquire(&region.start);
-  for (int64_t task; (task = region.next.fetch_add(1, std::memory_order_relaxed)) < region.tasks;)
-    region.f(task, worker);
-  release(&region.end);
-}
-
-// OpenMP passes the address of the region's data to its threads before release() can run. So
-// ThreadSanitizer does not check this function.
-#if defined(__SANITIZE_THREAD__)
-__attribute__((no_sanitize_thread))
-#endif
-void fork(int workers, Region& region) {
-#pragma omp parallel num_threads(workers)
-  work(region, omp_get_thread_num());
-}
-
-// If the system refuses a thread, libgomp ends the process; this library must throw an error. So
-// before a team grows, as many threads as it lacks are started and ended as a test. libgomp's new
-// threads then reuse their stacks. Only one rank at a time tests and grows its team, because the
-// team of another rank could take the stacks in between.
-void require_threads(int workers) {
-  static thread_local int had = 1;
-  if (workers == had) return;
-  if (workers < had) {
-    if (address_limit())
-      had = workers;  // a smaller team: libgomp ends the threads that it does not use
-    return;
-  }
-  static std::mutex growth;
-  const std::lock_guard alone(growth);
-  std::mutex gate;
-  std::vector<std::thread> helpers;
-  try {
-    const std::lock_guard closed(gate);  // all threads must be started before the first one ends
-    for (int i = had; i < workers; ++i)
-      helpers.emplace_back([&gate] { const std::lock_guard open(gate); });
-  } catch (const std::system_error& error) {
-    for (std::thread& helper : helpers) helper.join();
-    raise<OutOfMemory>(
-        "threads: the system refused thread {} of {}: {}; expected memory for their stacks; try "
-        "fewer threads, or a higher limit (`ulimit -v`, `ulimit -u`)",
-        had + static_cast<int>(helpers.size()) + 1, workers, error.what());
-  }
-  for (std::thread& helper : helpers) helper.join();
-  const auto nothing = [](int64_t, int) {};
-  const TaskRef task = nothing;
-  Region empty{task, 0};
-  release(&empty.start);
-  fork(workers, empty);
-  acquire(&empty.end);
-  had = workers;
-}
 
 }  // namespace
 
 void team(int threads, int64_t tasks, TaskRef f) {
   const int workers = static_cast<int>(std::min<int64_t>(threads, tasks));
-  if (workers <= 1) {
+  if (workers <= 1 || in_task) {
     for (int64_t task = 0; task < tasks; ++task) f(task, 0);
     return;
   }
-  require_threads(workers);
-  Region region{f, tasks};
-  release(&region.start);
-  fork(workers, region);
-  acquire(&region.end);
+  static thread_local Pool pool;
+  pool.run(workers, tasks, f);
 }
 
 }  // namespace zg::cpu

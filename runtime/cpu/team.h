@@ -22,11 +22,12 @@ class TaskRef {
   void (*call_)(const void*, int64_t, int);
 };
 
-/// Runs f(task, worker) for every task in [0, tasks), on up to `threads` threads. Only team.cpp
-/// uses OpenMP. Any worker may run any task, so a task's result must depend only on the task; then
-/// the bits are the same for any thread count. `worker` is in [0, threads) and picks scratch
-/// memory. f must not throw. Annotated for ThreadSanitizer, which cannot see libgomp's
-/// synchronisation.
+/// Runs f(task, worker) for every task in [0, tasks), on up to `threads` threads. Any worker may
+/// run any task, so a task's result must depend only on the task; then the bits are the same for
+/// any thread count. `worker` is in [0, threads) and picks scratch memory. f must not throw. The
+/// caller runs tasks too. It waits for the threads that began a task and for no others: where other
+/// programs use the cores, the threads that have one do the work. Throws OutOfMemory if the system
+/// refuses a thread.
 ZG_API void team(int threads, int64_t tasks, TaskRef f);
 
 /// Splits [0, n) into chunks of `grain` elements and runs f(begin, end) on each. `grain` must not

@@ -297,7 +297,9 @@ Fields place_fields() {
       {ZG_AT(device_flags.type),
        made_row([](TrainOptions& o) { return use_hpu_flag(o.device_flags.type); })},
       {ZG_AT(device_flags.device.threads),
-       integer_row({"--threads"}, "threads for kernels, of each rank; 0: its share of the cores",
+       integer_row({"--threads"},
+                   "threads for kernels, of each rank; 0: ZG_NUM_THREADS, OMP_NUM_THREADS or\n"
+                   "its share of the cores",
                    {}, 4096)},
       {ZG_AT(bits),
        choice_row({"--bits"}, {"portable", "fast"},

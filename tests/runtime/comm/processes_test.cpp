@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "tests/support/error_message.h"
 #include "zerograd/runtime/comm/process_id.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
@@ -26,7 +27,7 @@ class Launched {
          {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
           "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALRANKID",
           "MPI_LOCALNRANKS", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
-          "SLURM_STEP_TASKS_PER_NODE"}) {
+          "SLURM_STEP_TASKS_PER_NODE", "ZG_NUM_THREADS", "OMP_NUM_THREADS"}) {
       if (const char* value = std::getenv(name)) before_[name] = value;
       names_.emplace_back(name);
       unsetenv(name);
@@ -129,6 +130,7 @@ TEST_CASE(
 
 TEST_CASE(
     "processes: the processes of a host share its cores, and one bound to a core uses one thread") {
+  const Launched none(Variables{});
   const int cores = available_cores();
   for (const int processes : {0, 1, 2, 3, cores, 2 * cores + 1}) {
     CAPTURE(processes);
@@ -144,6 +146,33 @@ TEST_CASE(
             sched_setaffinity(0, sizeof one, &one);
             return threads_per_process(processes);
           }) == 1);
+  }
+}
+
+TEST_CASE("ZG_NUM_THREADS, else OMP_NUM_THREADS, sets the threads of a rank where no option does") {
+  const Launched none(Variables{});
+  const int cores = available_cores();
+  const std::pair<Variables, int> cases[] = {
+      {{{"ZG_NUM_THREADS", "3"}}, 3},
+      {{{"OMP_NUM_THREADS", "5"}}, 5},
+      {{{"OMP_NUM_THREADS", "7,2"}}, 7},
+      {{{"ZG_NUM_THREADS", "3"}, {"OMP_NUM_THREADS", "5"}}, 3},
+      {{{"ZG_NUM_THREADS", "0"}, {"OMP_NUM_THREADS", "5"}}, 5}};
+  for (const auto& [variables, threads] : cases) {
+    const Launched launched(variables);
+    CAPTURE(variables.begin()->first + "=" + variables.begin()->second);
+    CHECK(Device::cpu(0, {.separate = true}).traits().threads == threads);
+    CHECK(Device::cpu(0, {.threads = 2, .separate = true}).traits().threads == 2);
+    CHECK(threads_per_rank(4 * cores) == threads);
+    CHECK(threads_per_process(4 * cores) == threads);
+  }
+  CHECK(threads_per_rank(4 * cores) == 1);
+  for (const char* number : {"two", "-1", "3x", "4097"}) {
+    CAPTURE(std::string(number));
+    const Launched launched(Variables{{"ZG_NUM_THREADS", number}});
+    CHECK(zg::testing::contains(
+        zg::testing::message_of<ConfigError>([] { Device::cpu(0, {.separate = true}); }),
+        "ZG_NUM_THREADS: expected "));
   }
 }
 
