@@ -199,18 +199,25 @@ struct SplitWeight {
   int64_t extent;
   int64_t blocks = 1;
 };
-/// y_i = activation(x weight_i^T + bias_i) of weights [rows, in] with up to three blocks in all,
-/// one weight with an activation. The gradient of x is one sum: its terms meet in the tree of
-/// `groups`, those of this rank (ReductionGroups); give it an x of copy_to_ranks_by_tree().
+/// y_i = x weight_i^T + bias_i of weights [rows, in] with up to three blocks in all. The gradient
+/// of x is one sum: its terms meet in the tree of `groups`, those of this rank (ReductionGroups);
+/// give it an x of copy_to_ranks_by_tree().
 ZG_API std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
-                                      int64_t groups, Activation activation = Activation::none);
-/// The sum over the ranks of x weight^T, plus the bias, rounded once; weight [out, columns]. The
+                                      int64_t groups);
+/// h = x, with an activation activation(x), or with `up`, of x's shape, gated(x, up, gate).
+/// Backward computes h again: the tape keeps only x and up.
+struct SplitOperand {
+  Var x, up = {};
+  Activation activation = Activation::none;
+  Gate gate = Gate::silu;
+};
+/// The sum over the ranks of h weight^T, plus the bias, rounded once; weight [out, columns]. The
 /// terms meet in the tree of all ranks' groups. `ranks` may be null. With `sequence` the result is
-/// this rank's slice of the tokens T of x [..., T, columns]. The bias's gradient is summed over the
+/// this rank's slice of the tokens T of h [..., T, columns]. The bias's gradient is summed over the
 /// tokens of each group alone, and the groups meet in a tree: of all groups, with `sequence` of
 /// this rank's (give it a bias of copy_to_ranks() by tree). ShapeError unless they divide T.
-ZG_API Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicator* ranks,
-                     bool sequence = false);
+ZG_API Var split_sum(const SplitOperand& h, const SplitWeight& part, int64_t groups,
+                     Communicator* ranks, bool sequence = false);
 
 // --- layers ---
 /// y = activation(x fc_weight^T + fc_bias) out_weight^T + out_bias: two linear() in one. It saves

@@ -116,7 +116,7 @@ Var adapter_of_groups(const Linear& layer, const Call& call, const Var& x) {
     part.weight = a;
     const Var kept =
         zg::dropout(x, dropout, key_of_columns(call, layer.lora_site, x, *layer.lora_a));
-    const Var low = split_sum(kept, part, parallel.own_groups(), parallel.ranks);
+    const Var low = split_sum({kept}, part, parallel.own_groups(), parallel.ranks);
     const Var y = linear(mul(low, layer.lora_scale), b);
     return sequence ? part_of_rank(y, tokens, *parallel.ranks) : y;
   }
@@ -165,16 +165,21 @@ std::vector<Var> products(const Call& call, const Var& x,
   return results;
 }
 
+Var Linear::sum_of_groups(const SplitOperand& operand) const {
+  const Call call(*this, operand.x);
+  return split_sum(operand, part(call, shared(call, bias)), call.parallel.own_groups(),
+                   call.parallel.ranks, call.parallel.sequence);
+}
+
 Var Linear::operator()(const Var& x) const {
   require_parameter("linear", weight);
   const Call call(*this, x);
   if (split == Split::out) return products(call, x, {this})[0];
-  const Var b = shared(call, bias);
   if (split == Split::in && call.parallel.is_grouped()) {
-    const Var y = split_sum(x, part(call, b), call.parallel.own_groups(), call.parallel.ranks,
-                            call.parallel.sequence);
+    const Var y = sum_of_groups({x});
     return lora_a && call.pass.adapters ? zg::add(y, adapter_of_groups(*this, call, x)) : y;
   }
+  const Var b = shared(call, bias);
   if (split == Split::none || call.parallel.size() == 1) return product(call, x, b);
   const Var sum = call.parallel.leave(product(call, x, {}));
   return b ? zg::add(sum, b) : sum;
@@ -361,11 +366,8 @@ Var Mlp::operator()(const Var& x) const {
       const Var kept = zg::dropout(activated, activation_dropout, key);
       return drop_(down_(kept));
     }
-    if (call.parallel.is_grouped()) {
-      const SplitWeight part = up_.part(call, value_of(call.tape, up_.bias));
-      return drop_(down_(
-          split_linears(call.parallel.enter(x), {&part, 1}, call.parallel.own_groups(), form)[0]));
-    }
+    if (call.parallel.is_grouped())
+      return drop_(down_.sum_of_groups({.x = up_(x), .activation = form}));
     const Var out = models::parallel_feed_forward(x, up, value_of(call.tape, up_.bias), down,
                                                   shared(call, down_.bias), call.parallel, form);
     return drop_(out);
@@ -387,7 +389,8 @@ Var Mlp::operator()(const Var& x) const {
   const Var gate = call.tape.parameter(*gate_.weight);
   if (has_adapter || call.parallel.is_grouped()) {
     const std::vector<Var> both = products(call, x, {&gate_, &up_});
-    return drop_(down_(gated(both[0], both[1], form)));
+    return drop_(has_adapter ? down_(gated(both[0], both[1], form))
+                             : down_.sum_of_groups({.x = both[0], .up = both[1], .gate = form}));
   }
   const Var out = gated_feed_forward(call.parallel.enter(x), gate, up, down, form);
   return drop_(call.parallel.leave(out));

@@ -119,6 +119,8 @@ struct ZG_API Linear : Module {
   /// after TensorParallel::enter() with Split::out, the rank's slice with Split::in. `shift` may be
   /// absent.
   Var product(const Call& call, const Var& x, const Var& shift) const;
+  /// The layer with Split::in and reduction groups, without its adapter.
+  Var sum_of_groups(const SplitOperand& operand) const;
   /// The weight as an operand of split_linears() and split_sum(), with reduction groups.
   SplitWeight part(const Call& call, const Var& shift) const;
 };

@@ -17,7 +17,6 @@ struct SplitLinears {
   std::array<int64_t, max_blocks> outs;
   std::array<int64_t, max_blocks> widths;  ///< of a group's part of a row of product i
   ReductionGroups groups;                  ///< of all columns together
-  Activation activation;
 };
 
 /// The gradient of a weight.
@@ -62,7 +61,7 @@ Tensor joined(std::span<const Tensor> parts, int axis, Stream& stream) {
   return whole;
 }
 
-/// Inputs: x, the weights, the biases. Saved: x, the weights, the argument of the activation.
+/// Inputs: x, the weights, the biases. Saved: x, the weights.
 void backward_of_linears(const SplitLinears& n, const BackwardPass& pass) {
   std::vector<Tensor> gradients, weights;
   int present = 0;
@@ -72,12 +71,6 @@ void backward_of_linears(const SplitLinears& n, const BackwardPass& pass) {
     const Shape shape{n.rows, n.outs[static_cast<size_t>(i)]};
     const Tensor& dy = pass.gradient_of_output(i);
     gradients.push_back(dy ? dy.view(shape) : Tensor::zeros(shape, like.dtype(), like.device()));
-  }
-  if (n.activation != Activation::none) {
-    const Tensor dsum = empty_like(gradients[0]);
-    kernels::gelu_backward({gradients[0], pass.saved(n.count + 1), dsum, n.activation},
-                           pass.stream());
-    gradients[0] = dsum;
   }
   if (const InputGradient dx(pass, 0); dx) {
     for (int i = 0; i < n.count; ++i) weights.push_back(pass.saved(1 + i));
@@ -103,21 +96,48 @@ void backward_of_linears(const SplitLinears& n, const BackwardPass& pass) {
 struct SplitSum {
   int64_t rows, in, out, token_blocks;
   Communicator* scattered;  ///< the ranks, each of which has a slice of the tokens; null: none
+  Activation activation;
+  bool is_gated;
+  Gate gate;
+
+  bool is_plain() const { return !is_gated && activation == Activation::none; }
 };
 
+/// The operand of the product, from the values that are saved.
+Tensor operand_of(const SplitSum& n, const Tensor& x, const Tensor& up, Stream& stream) {
+  if (n.is_plain()) return x;
+  const Tensor y = empty_like(x);
+  if (n.is_gated)
+    kernels::gated_forward({x, up, y, n.gate}, stream);
+  else
+    kernels::gelu_forward({x, y, n.activation}, stream);
+  return y;
+}
+
+/// Inputs and saved: x, the weight, up; input 3 is the bias.
 void backward_of_sum(const SplitSum& n, const BackwardPass& pass) {
   Tensor dy = pass.gradient_of_output();
-  accumulate_bias(pass, 2, dy, n.out, n.token_blocks);
-  if (!pass.needs(0) && !pass.needs(1)) return;
+  accumulate_bias(pass, 3, dy, n.out, n.token_blocks);
+  const bool needs_operand = pass.needs(0) || pass.needs(2);
+  if (!needs_operand && !pass.needs(1)) return;
   if (n.scattered) dy = gathered("split_sum gradient", dy, dy.shape().rank() - 2, *n.scattered);
   dy = dy.view({n.rows, n.out});
-  if (const InputGradient dx(pass, 0); dx) {
-    kernels::matmul(
-        {.a = dy, .b = pass.saved(1), .c = dx.tensor(), .M = n.rows, .N = n.in, .K = n.out},
-        pass.stream());
-    dx.accumulate();
+  const Tensor x = pass.needs(1) || !n.is_plain() ? pass.saved(0) : Tensor();
+  const Tensor up = n.is_gated ? pass.saved(2) : Tensor();
+  if (pass.needs(1))
+    accumulate_weight(pass, 1, dy, operand_of(n, x, up, pass.stream()).view({n.rows, n.in}));
+  if (!needs_operand) return;
+  const Tensor dx = n.is_plain() ? pass.make_gradient(0) : empty_like(x);
+  kernels::matmul({.a = dy, .b = pass.saved(1), .c = dx, .M = n.rows, .N = n.in, .K = n.out},
+                  pass.stream());
+  if (n.is_gated) {
+    const Tensor dup = empty_like(up);
+    kernels::gated_backward({dx, x, up, dx, dup, n.gate}, pass.stream());
+    pass.accumulate(2, dup);
+  } else if (!n.is_plain()) {
+    kernels::gelu_backward({dx, x, dx, n.activation}, pass.stream());
   }
-  accumulate_weight(pass, 1, dy, pass.needs(1) ? pass.saved(0).view({n.rows, n.in}) : Tensor());
+  pass.accumulate(0, dx);
 }
 
 Tensor matrix_of(const char* op, const Tensor& x, const Var& weight) {
@@ -130,25 +150,21 @@ Tensor matrix_of(const char* op, const Tensor& x, const Var& weight) {
 
 }  // namespace
 
-std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts, int64_t groups,
-                               Activation activation) {
+std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts, int64_t groups) {
   const char* op = "split_linears";
   const Tensor values = floating_operand(op, "x", x);
   const Shape rows = rows_of(values.shape());
   int64_t blocks = 0;
   for (const SplitWeight& part : parts) blocks += part.blocks;
-  const bool is_activated = activation != Activation::none;
-  if (blocks < 1 || blocks > int64_t{max_blocks} || (is_activated && parts.size() != 1))
-    raise<ShapeError>("{}: {} weights of {} blocks{}; expected 1 to {} blocks{}", op, parts.size(),
-                      blocks, is_activated ? " with an activation" : "", max_blocks,
-                      is_activated ? " of one weight" : "");
+  if (blocks < 1 || blocks > int64_t{max_blocks})
+    raise<ShapeError>("{}: {} weights of {} blocks; expected 1 to {} blocks", op, parts.size(),
+                      blocks, max_blocks);
   SplitLinears n{.count = static_cast<int>(parts.size()),
                  .rows = rows[0],
                  .in = rows[1],
                  .outs = {},
                  .widths = {},
-                 .groups = {.count = groups},
-                 .activation = activation};
+                 .groups = {.count = groups}};
   std::vector<Var> inputs = {x};
   std::vector<Tensor> outputs, saved = {Tensor()};
   size_t block = 0;
@@ -161,8 +177,6 @@ std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
     for (int64_t b = 0; b < part.blocks; ++b)
       n.groups.blocks.at(block++) = {out / part.blocks, part.extent};
     const Tensor y = empty_like(values, values.shape().with(-1, out));
-    Tensor pre_activation;
-    if (is_activated) pre_activation = empty_like(values, {rows[0], out});
     kernels::matmul({.a = values,
                      .b = matrix,
                      .c = y,
@@ -170,15 +184,12 @@ std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
                      .N = out,
                      .K = rows[1],
                      .transpose_b = true,
-                     .bias = part.bias ? part.bias.value() : Tensor(),
-                     .activation = activation,
-                     .pre_activation = pre_activation},
+                     .bias = part.bias ? part.bias.value() : Tensor()},
                     values.device().compute());
     inputs.push_back(part.weight);
     outputs.push_back(y);
     saved.push_back(x.needs_gradient() ? matrix : Tensor());
     if (part.weight.needs_gradient()) saved[0] = values;
-    if (pre_activation) saved.push_back(pre_activation);
   }
   for (const SplitWeight& part : parts) inputs.push_back(part.bias);
   return record(
@@ -186,10 +197,12 @@ std::vector<Var> split_linears(const Var& x, std::span<const SplitWeight> parts,
       [](const SplitLinears& of, const BackwardPass& pass) { backward_of_linears(of, pass); });
 }
 
-Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicator* ranks,
+Var split_sum(const SplitOperand& h, const SplitWeight& part, int64_t groups, Communicator* ranks,
               bool sequence) {
   const char* op = "split_sum";
+  const auto& [x, up, activation, gate] = h;
   const Tensor values = floating_operand(op, "x", x), matrix = matrix_of(op, values, part.weight);
+  const Tensor ups = up ? up.value() : Tensor();
   const Tensor bias = part.bias ? part.bias.value() : Tensor();
   const Shape rows = rows_of(values.shape()), shape = values.shape().with(-1, matrix.extent(0));
   const bool alone = !ranks || ranks->size() == 1, scatters = sequence && !alone;
@@ -199,10 +212,13 @@ Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicato
                    .in = rows[1],
                    .out = matrix.extent(0),
                    .token_blocks = scatters ? groups : all_groups,
-                   .scattered = scatters ? ranks : nullptr};
+                   .scattered = scatters ? ranks : nullptr,
+                   .activation = activation,
+                   .is_gated = static_cast<bool>(up),
+                   .gate = gate};
   const DType dtype = values.dtype();
   Tensor y = Tensor::empty(shape, alone ? dtype : accumulator(dtype), values.device());
-  kernels::matmul({.a = values,
+  kernels::matmul({.a = operand_of(n, values, ups, values.device().compute()),
                    .b = matrix,
                    .c = y,
                    .M = n.rows,
@@ -218,10 +234,11 @@ Var split_sum(const Var& x, const SplitWeight& part, int64_t groups, Communicato
                      .bias = bias,
                      .dtype = dtype,
                      .axis = scatters ? shape.rank() - 2 : -1});
-  return record(
-      op, {x, part.weight, part.bias}, y,
-      {part.weight.needs_gradient() ? values : Tensor(), x.needs_gradient() ? matrix : Tensor()}, n,
-      [](const SplitSum& of, const BackwardPass& pass) { backward_of_sum(of, pass); });
+  const bool reads_x = !n.is_plain() && (x.needs_gradient() || up.needs_gradient());
+  return record(op, {x, part.weight, up, part.bias}, y,
+                {part.weight.needs_gradient() || reads_x ? values : Tensor(),
+                 x.needs_gradient() || up.needs_gradient() ? matrix : Tensor(), ups},
+                n, [](const SplitSum& of, const BackwardPass& pass) { backward_of_sum(of, pass); });
 }
 
 }  // namespace zg

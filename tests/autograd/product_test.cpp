@@ -127,50 +127,68 @@ TEST_CASE("linear passes gradcheck with frozen operands") {
                  {doubles({5}, 1), doubles({1, 5}, 2)});
 }
 
-TEST_CASE("linear keeps its operands for backward and, with an activation, one more tensor") {
+TEST_CASE("products keep their operands for backward, and what an activation needs") {
   const Device device = Device::cpu();
-  auto bytes_kept = [&](Activation activation, bool frozen) {
+  auto kept = [&](const auto& op, bool frozen) {
     Tape tape(device);
     const Var x = tape.variable(Tensor::zeros({64, 64}, DType::f32, device));
     const Tensor matrix = Tensor::zeros({64, 64}, DType::f32, device);
     const Var weight = frozen ? Var(matrix) : tape.variable(matrix);
     const int64_t before = device.memory().live();
-    const Var y = linear(mul(x, 2.0), weight, {}, activation);
+    const Var y = op(x, weight);
     return (device.memory().live() - before) / (64 * 64 * 4);
   };
-  CHECK(bytes_kept(Activation::none, false) == 2);       // the operand of linear, y
-  CHECK(bytes_kept(Activation::gelu_tanh, false) == 3);  // and the sum before the activation
-  CHECK(bytes_kept(Activation::none, true) == 1);        // only the weight would read the operand
+  const auto gelu = Activation::gelu_tanh;
+  const auto plain = [](Var x, Var w) { return linear(mul(x, 2.0), w); };
+  CHECK(kept(plain, false) == 2);  // the operand of linear, y
+  CHECK(kept(plain, true) == 1);   // only the weight would read the operand
+  // and the sum before the activation
+  CHECK(kept([&](Var x, Var w) { return linear(mul(x, 2.0), w, {}, gelu); }, false) == 3);
+  const auto sum_of = [](const SplitOperand& h, const Var& w) {
+    return split_sum(h, {w, {}, 32}, 2, nullptr);
+  };
+  for (const bool frozen : {false, true}) {
+    CHECK(kept([&](Var x, Var w) { return sum_of({mul(x, 2.0)}, w); }, frozen) == 2 - frozen);
+    CHECK(kept([&](Var x, Var w) { return sum_of({mul(x, 2.0), {}, gelu}, w); }, frozen) == 2);
+    CHECK(kept([&](Var x, Var w) { return sum_of({mul(x, 2.0), neg(x)}, w); }, frozen) == 3);
+  }
 }
 
 TEST_CASE("linear layers whose sums are divided in groups equal linear and pass gradcheck") {
   constexpr int64_t groups = 2;
+  constexpr auto gelu = Activation::gelu_erf;
+  constexpr auto gate = Gate::gelu_tanh;
+  const Tensor fixed = doubles({6, 6}, 8);
   const auto parts_of = [](Vars v) {
     return std::vector<SplitWeight>{{v[1], v[2], 4}, {v[3], {}, 3}, {v[4], {}, 3}};
   };
   const auto all = [&](Tape&, Vars v) {
     const std::vector<Var> y = split_linears(v[0], parts_of(v), groups);
-    const Var parts[] = {split_sum(y[0], {v[5], v[2], 4}, groups, nullptr), y[1], y[2]};
+    const Var parts[] = {split_sum({y[0]}, {v[5], v[2], 4}, groups, nullptr),
+                         split_sum({y[0], {}, gelu}, {v[5], {}, 4}, groups, nullptr),
+                         split_sum({y[1], y[2], {}, gate}, {v[6], {}, 3}, groups, nullptr),
+                         split_sum({Var(fixed), y[2]}, {v[6], {}, 3}, groups, nullptr), y[1]};
     return concat(parts, 1);
   };
   const std::vector<Tensor> inputs = {doubles({6, 4}, 1), doubles({8, 4}, 2), doubles({8}, 3),
-                                      doubles({6, 4}, 4), doubles({6, 4}, 5), doubles({8, 8}, 6)};
+                                      doubles({6, 4}, 4), doubles({6, 4}, 5), doubles({8, 8}, 6),
+                                      doubles({5, 6}, 7)};
   check_gradient(all, inputs);
   check_gradient([&](Tape&, Vars v) { return split_linears(v[0], parts_of(v), groups)[2]; },
                  inputs);
   const std::vector<Var> v(inputs.begin(), inputs.end());
   const Var wide = linear(v[0], v[1], v[2]);
-  const Var plain[] = {linear(wide, v[5], v[2]), linear(v[0], v[3]), linear(v[0], v[4])};
+  const Var left = linear(v[0], v[3]), right = linear(v[0], v[4]);
+  const Var plain[] = {linear(wide, v[5], v[2]), linear(zg::gelu(wide, gelu), v[5]),
+                       linear(gated(left, right, gate), v[6]),
+                       linear(gated(Var(fixed), right), v[6]), left};
   Tape tape(shared_device());
   CHECK(excess(all(tape, v).value(), values_of(concat(plain, 1)), 1e-14) <= 1.0);
 
   const std::vector<SplitWeight> four(4, {v[3], {}, 3});
   CHECK_ERROR(ShapeError, "split_linears: 4 weights of 4 blocks; expected 1 to 3 blocks",
               split_linears(v[0], four, groups));
-  CHECK_ERROR(ShapeError,
-              "split_linears: 2 weights of 2 blocks with an activation; expected 1 to 3 blocks of "
-              "one weight",
-              split_linears(v[0], std::span(four).first(2), groups, Activation::gelu_tanh));
+  CHECK_ERROR(ShapeError, "up", split_sum({v[0], v[1]}, {v[1], {}, 4}, groups, nullptr));
 }
 
 TEST_CASE("products refuse operands that do not fit") {
