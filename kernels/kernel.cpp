@@ -112,7 +112,12 @@ std::shared_ptr<TraceSpan> span_of(const char* op, const std::vector<Operand>& o
     if (!trace || !trace->is_watched() || std::uncaught_exceptions() > failures) return;
     std::vector<Trace::Call::Output> outputs;
     for (const auto& [name, tensor, is_written] : operands)
-      if (is_written && tensor) outputs.push_back({name, tensor});
+      // Several operands may be columns of one tensor.
+      if (is_written && tensor &&
+          std::ranges::none_of(outputs, [at = tensor.raw()](const Trace::Call::Output& other) {
+            return other.tensor.raw() == at;
+          }))
+        outputs.push_back({name, tensor});
     trace->note({.stream = const_cast<Stream&>(stream),
                  .track = stream.name(),
                  .name = op,

@@ -1,5 +1,8 @@
 #include "zerograd/zero/audit.h"
 
+#include <link.h>
+#include <unistd.h>
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -8,6 +11,7 @@
 #include <numeric>
 #include <span>
 
+#include "zerograd/runtime/pending.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
@@ -58,11 +62,52 @@ std::string limb_text(const std::vector<int64_t>& limbs) {
   return text;
 }
 
+// The build ids of the program and its libraries, which the linker computed from their code.
+Json builds() {
+  using Ids = std::map<std::string, std::string>;
+  const auto add = [](dl_phdr_info* object, size_t, void* found) {
+    constexpr std::string_view note("\4\0\0\0\24\0\0\0\3\0\0\0GNU\0", 16);  // an id of 20 bytes
+    const std::string path = *object->dlpi_name ? object->dlpi_name : "/program";
+    for (const auto& header : std::span(object->dlpi_phdr, object->dlpi_phnum)) {
+      if (header.p_type != PT_NOTE || path.front() != '/') continue;
+      const std::string_view notes(
+          reinterpret_cast<const char*>(object->dlpi_addr + header.p_vaddr), header.p_memsz);
+      const size_t at = notes.find(note);
+      if (at == notes.npos) continue;
+      std::string& id = (*static_cast<Ids*>(found))[path.substr(path.rfind('/') + 1)];
+      for (const char byte : notes.substr(at + note.size(), 20))
+        id += fmt::format("{:02x}", static_cast<uint8_t>(byte));
+    }
+    return 0;
+  };
+  Ids found;
+  dl_iterate_phdr(add, &found);
+  return found;
+}
+
+// The variables that this library reads, and that may change bits.
+Json environment() {
+  Json found = Json::object();
+  for (char** at = environ; *at; ++at)
+    if (const std::string_view variable = *at;
+        variable.starts_with("ZG_") && !variable.starts_with("ZG_NUM_THREADS="))
+      found[std::string(variable.substr(0, variable.find('=')))] =
+          variable.substr(variable.find('=') + 1);
+  return found;
+}
+
 }  // namespace
 
-struct AuditState {
+struct AuditState final : StepObserver {
+  AuditState(Engine& engine, const AuditOptions& options);
+  ~AuditState() override { engine.set_observer(nullptr); }
   Communicator& world() const { return engine.world(); }
   bool on_meta() const { return engine.device().type() == Device::Type::meta; }
+  void tape_begins() override;
+  void backward_begins(const Var* loss) override;
+  void step_ends(float rate, int64_t micro_batches, const StepResult& result) override;
+  void begin_step();
+  std::optional<std::string> write(const TrainedStep& step, int64_t first_sample, bool is_last);
   void open();
   void append(Json& record);
   Json units() const;
@@ -79,6 +124,9 @@ struct AuditState {
   uint64_t data = 0;              // of this rank's micro-batches of the step
   bool has_data = false, is_lost = false;
   int64_t next = -1;  // the step of the next record
+  // If the engine's steps write the records:
+  bool is_new = false;              // no micro-batch since begin_step()
+  std::vector<PendingItem> losses;  // by micro-batch, on the last stage
 };
 
 namespace {
@@ -93,13 +141,34 @@ std::unique_ptr<Communicator> group_of(Communicator& world, const std::string& p
 // The program's settings, or else the engine's.
 Json settings_of(const Engine& engine, const AuditOptions& options) {
   Json settings = parse_json_object<Json>(options.settings, "audit: settings");
+  if (!settings.empty()) return settings;
   const Config& config = engine.config();
-  if (settings.empty())
-    settings = {{"compute", name_of(config.compute)},
-                {"optimizer", optimizer_name(config.update)},
-                {"clip_norm", config.clip_norm},
-                {"seed", config.seed}};
-  return settings;
+  const UpdateOptions& update = config.update;
+  const LossScaleOptions& scaling = config.loss_scaling;
+  return {{"compute", name_of(config.compute)},
+          {"masters", name_of(config.optimizer)},
+          {"load", name_of(config.load)},
+          {"grad_accum", name_of(config.grad_accum)},
+          {"optimizer", optimizer_name(update)},
+          {"betas", {update.beta1, update.beta2}},
+          {"epsilon", update.epsilon},
+          {"momentum", {update.momentum, update.dampening, update.nesterov}},
+          {"muon",
+           {update.muon.momentum, update.muon.nesterov, name_of(update.muon.rate),
+            update.muon.adam_rate}},
+          {"adafactor",
+           {update.adafactor.beta2_decay, update.adafactor.epsilon1, update.adafactor.epsilon2,
+            update.adafactor.clip}},
+          {"weight_decay", update.weight_decay},
+          {"stochastic_rounding", update.stochastic_rounding},
+          {"groups", text_of(update.groups)},
+          {"clip_norm", config.clip_norm},
+          {"loss_scale",
+           {scaling.loss_scale, scaling.initial_scale_power, scaling.window, scaling.hysteresis,
+            scaling.consecutive_hysteresis, scaling.min_loss_scale}},
+          {"reduce_at_boundary", config.reduce_at_boundary},
+          {"nccl_reduce", config.nccl_reduce},
+          {"seed", config.seed}};
 }
 
 Json layout_of(const Engine& engine, const AuditOptions& options) {
@@ -116,16 +185,20 @@ Json layout_of(const Engine& engine, const AuditOptions& options) {
 
 }  // namespace
 
+AuditState::AuditState(Engine& engine, const AuditOptions& options)
+    : engine(engine),
+      options(options),
+      settings(settings_of(engine, options)),
+      layout(layout_of(engine, options)),
+      group(group_of(engine.world(), options.path)),
+      host(Device::cpu(engine.world().rank(), {.threads = 1, .separate = true})) {
+  engine.set_observer(this);
+}
+
 Audit::Audit(Engine& engine, const AuditOptions& options) {
   if (options.interval < 1)
     raise<ConfigError>("audit: interval: expected 1 or more steps, got {}", options.interval);
-  state_ = std::unique_ptr<AuditState>(
-      new AuditState{.engine = engine,
-                     .options = options,
-                     .settings = settings_of(engine, options),
-                     .layout = layout_of(engine, options),
-                     .group = group_of(engine.world(), options.path),
-                     .host = Device::cpu(engine.world().rank(), {.threads = 1, .separate = true})});
+  state_ = std::make_unique<AuditState>(engine, options);
 }
 
 Audit::~Audit() = default;
@@ -207,8 +280,10 @@ void AuditState::open() {
   next = engine.steps();
   Json record = {{"command", options.command},
                  {"run",
-                  {{"schema", "zerograd.audit/1"},
+                  {{"schema", audit_schema},
                    {"version", version()},
+                   {"build", builds()},
+                   {"environment", environment()},
                    {"instruction_set", name_of(engine.device().traits().isa)},
                    {"device", name_of(engine.device().type())}}},
                  {"settings", settings},
@@ -230,44 +305,81 @@ void AuditState::open() {
   append(record);
 }
 
-void Audit::begin_step() {
-  AuditState& s = *state_;
-  if (s.engine.steps() != s.next) s.open();
-  s.data = 0;
-  s.has_data = false;
-  s.ops.reset();
-  if (s.options.first_op_step <= s.next && s.next < s.options.end_op_step && !s.on_meta())
-    s.ops.emplace(s.engine, s.options.tensor, s.options.tensor_path);
+void AuditState::begin_step() {
+  if (engine.steps() != next) open();
+  data = 0;
+  has_data = false;
+  is_new = true;
+  losses.clear();
+  ops.reset();
+  if (options.first_op_step <= next && next < options.end_op_step && !on_meta())
+    ops.emplace(engine, options.tensor);
 }
 
-std::optional<std::string> Audit::write(const TrainedStep& step, int64_t first_sample,
-                                        bool is_last) {
-  AuditState& s = *state_;
-  const TraceSpan span(s.engine.device().compute(), "audit");
-  s.next = step.step + 1;
-  Json ops;
-  if (s.ops) ops = s.ops->end(s.group.get());
-  s.ops.reset();  // before the exchanges of the audit itself
+std::optional<std::string> AuditState::write(const TrainedStep& step, int64_t first_sample,
+                                             bool is_last) {
+  next = step.step + 1;
+  Json of_ops;
+  if (ops) of_ops = ops->end(group.get());
+  ops.reset();  // before the exchanges of the audit itself
+  const TraceSpan span(engine.device().compute(), "audit");
   Json record = {{"step", step.step},
                  {"samples", {first_sample, first_sample + step.samples}},
-                 {"micro_batches", step.micro_batches * s.engine.ranks().size()},
-                 {"data", s.sum_of_data()},
+                 {"micro_batches", step.micro_batches * engine.ranks().size()},
+                 {"data", sum_of_data()},
                  {"rate", json_number(step.rate)},
                  {"loss_scale", json_number(step.result.loss_scale)},
                  {"loss", json_number(step.loss)},
                  {"squares", limb_text(step.result.square_limbs)},
                  {"skipped", step.result.skipped}};
-  if (!ops.is_null()) record["ops"] = std::move(ops);
-  if (s.next % s.options.interval == 0 || is_last) record["units"] = s.units();
-  if (!s.file) return std::nullopt;
+  if (!of_ops.is_null()) record["ops"] = std::move(of_ops);
+  if (next % options.interval == 0 || is_last) record["units"] = units();
+  if (!file) return std::nullopt;
   try {
-    s.append(record);
+    append(record);
   } catch (const FileError& error) {
-    s.file.reset();
-    s.is_lost = true;
-    return error.what();
+    file.reset();
+    is_lost = true;
+    return fmt::format("audit: {}; no more of it is written, and training goes on", error.what());
   }
   return std::nullopt;
+}
+
+// Also after a step that was dropped.
+void AuditState::tape_begins() {
+  if (engine.micro_batches() == 0 && !is_new) begin_step();
+}
+
+void AuditState::backward_begins(const Var* loss) {
+  is_new = false;
+  if (loss) losses.emplace_back(loss->value());
+}
+
+void AuditState::step_ends(float rate, int64_t micro_batches, const StepResult& result) {
+  engine.device().compute().synchronize();
+  std::vector<double> values;
+  for (const PendingItem& loss : losses) values.push_back(loss.value());
+  const bool has_loss = !engine.mesh() || engine.mesh()->is_last_stage();
+  // Another engine may have begun the backward of a tape that both record.
+  const bool has_all = !has_loss || std::ssize(values) == micro_batches;
+  const double loss = has_all ? engine.mean_loss(values, micro_batches) : std::nan("");
+  if (const auto failure = write({.step = engine.steps() - 1,
+                                  .micro_batches = micro_batches,
+                                  .loss = loss,
+                                  .rate = rate,
+                                  .result = result},
+                                 0, false))
+    print_line(stderr, "warning: {}", *failure);
+}
+
+void Audit::begin_step() {
+  state_->engine.set_observer(nullptr);
+  state_->begin_step();
+}
+
+std::optional<std::string> Audit::write(const TrainedStep& step, int64_t first_sample,
+                                        bool is_last) {
+  return state_->write(step, first_sample, is_last);
 }
 
 bool Audit::lost() const { return state_->is_lost; }

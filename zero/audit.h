@@ -22,24 +22,28 @@ struct AuditOptions {
   /// Every so many steps a record has a hash of each unit's parameters, and so has the last step of
   /// TrainerOptions::steps.
   int64_t interval = 25;
-  /// JSON objects of the program's settings: those that may change bits, and the others. Empty:
-  /// some of the engine's.
+  /// JSON objects of the program's settings: those that may change bits, and the others. Empty: the
+  /// engine's.
   std::string settings = "{}", layout = "{}";
   /// The words of the program's command line, which a replay repeats. They are not compared.
   std::vector<std::string> command = {};
   /// The steps [first_op_step, end_op_step) also have `ops`: a hash of each tensor that a kernel or
   /// a collective has written, on every rank.
   int64_t first_op_step = 0, end_op_step = 0;
-  /// Not empty: in these steps, the bytes of the output with this number in `ops`, "1/compute/17",
-  /// are written to `tensor_path`.
-  std::string tensor = {}, tensor_path = {};
+  /// Not empty: the output with this number in `ops`, "1/compute/17", has its bytes in hex there
+  /// instead of a hash.
+  std::string tensor = {};
 };
 
 /// Writes an audit trail. Trainer has one, by TrainerOptions::audit. A program with a loop of its
-/// own calls add() for the tensors of each micro-batch and write() after each step. Every function
-/// but add(), sync() and lost() is collective over Engine::world(); rank 0 writes. The ranks
-/// exchange through a group of their own and separate devices, so Communicator::wire() and memory
-/// records do not have these bytes.
+/// own makes one after its engine, and each Engine::step() writes a record:
+///
+///     zero::Audit audit(engine, {.path = "run.audit"});
+///
+/// Its records have `data` if the program calls add() for the tensors of each micro-batch. Every
+/// function but add(), sync() and lost() is collective over Engine::world(); rank 0 writes. The
+/// ranks exchange through a group of their own and separate devices, so Communicator::wire() and
+/// memory records do not have these bytes.
 ///
 /// A step's record has: `samples`, its range of samples; `data`, a checksum of the tensors of its
 /// micro-batches, row by row, where row i of a tensor is that of sample first_sample + i; the loss,
@@ -57,18 +61,20 @@ class ZG_API Audit {
   /// the chain in it goes on: records of this step and later ones, and a last line that a crash has
   /// cut, are removed. The first record of a run has version, instruction set, settings and layout.
   /// begin_step() throws FileError for a file that is not a chain or cannot be written. Throws
-  /// ConfigError for an interval below 1, FileError for settings that are not JSON objects.
+  /// ConfigError for an interval below 1, FileError for settings that are not JSON objects. It is
+  /// the engine's observer, and must end before the engine.
   Audit(Engine& engine, const AuditOptions& options);
   ~Audit();
   Audit(const Audit&) = delete;
   Audit& operator=(const Audit&) = delete;
 
-  /// Before each step. Forgets the micro-batches of a step that was dropped.
-  void begin_step();
   /// The tensors of samples [first_sample, first_sample + samples), once on each data rank.
   void add(std::span<const Tensor> tensors, int64_t first_sample, int64_t samples);
+  /// Called before each step by a program that writes the records itself, as Trainer does: then the
+  /// engine's steps write none. Forgets the micro-batches of a step that was dropped.
+  void begin_step();
   /// After Engine::step(). `is_last`: no step of the run follows. If the file cannot be written,
-  /// the rest of the trail is lost, not the run: returns the reason, once.
+  /// the rest of the trail is lost, not the run: returns a warning, once.
   std::optional<std::string> write(const TrainedStep& step, int64_t first_sample, bool is_last);
   bool lost() const;  ///< records are missing, because the file could not be written
   /// Waits until the file is on the disk: before a checkpoint that lies behind its records.
@@ -78,6 +84,8 @@ class ZG_API Audit {
   std::unique_ptr<struct AuditState> state_;
 };
 
+inline constexpr const char* audit_schema = "zerograd.audit/1";
+
 /// A file of Audit, read and checked.
 struct AuditTrail {
   /// Names and values as JSON texts. Objects within are flattened: "settings.run.rate".
@@ -85,6 +93,7 @@ struct AuditTrail {
   struct Record {
     bool is_step = false;  ///< false: the begin or the resumption of a run, before step `step`
     int64_t step = 0, line = 0, begin = 0;  ///< `begin`: its first byte in the file
+    size_t run = 0;                         ///< the record of its run
     std::string hash;
     Fields fields;  ///< without the hashes of the chain
   };
@@ -101,6 +110,9 @@ struct AuditTrail {
   ZG_API const Record& run_of(int64_t step) const;
   /// The hashes of the units before a step; empty: not recorded.
   ZG_API Fields units_before(int64_t step) const;
+
+ private:
+  size_t records_before(int64_t step) const;  ///< those of earlier steps, and of begins
 };
 
 /// A field that differs, with both values; "-" where a record does not have it.
@@ -115,12 +127,12 @@ struct AuditComparison {
   std::vector<int64_t> equal;         ///< compared and equal, rising
   std::optional<int64_t> differs_at;  ///< the first step whose records differ
   std::vector<AuditDifference> step;  ///< the fields that differ there
-  /// Settings that may change bits (with version, instruction set and the parameters before the
-  /// first step), and layouts, of the runs that took this step or the last equal one.
+  /// Settings that may change bits (with version, builds, instruction set and environment), and
+  /// layouts, of the runs that took this step or the last equal one.
   std::vector<AuditDifference> settings, layout;
 };
-/// Compares the steps from `first` to `last` that both trails have. Hashes of units and of ops are
-/// compared where both have them, ops only if the layouts are equal.
+/// Compares the steps from `first` to `last` that both trails have, and the units before them.
+/// Hashes of units and of ops are compared where both have them, ops only if the layouts are equal.
 ZG_API AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first = 0,
                                int64_t last = INT64_MAX);
 

@@ -18,14 +18,14 @@ namespace zg::zero {
 /// meanwhile.
 class AuditedOps {
  public:
-  /// `tensor` not empty: writes the output with this number to `tensor_path`.
-  AuditedOps(const Engine& engine, std::string tensor, std::string tensor_path);
+  /// `tensor`: the number of the output whose bytes are shown; empty: none.
+  AuditedOps(const Engine& engine, std::string tensor);
   ~AuditedOps();
   AuditedOps(const AuditedOps&) = delete;
   AuditedOps& operator=(const AuditedOps&) = delete;
 
   /// The hashes of all ranks by name, in the order of time; collective over the group (null: one
-  /// rank). Throws FileError if the tensor could not be written.
+  /// rank).
   nlohmann::ordered_json end(Communicator* group);
 
  private:
@@ -40,13 +40,12 @@ class AuditedOps {
   void note_masters();
 
   const Engine& engine_;
-  const std::string tensor_, tensor_path_;
+  const std::string tensor_;
   const std::thread::id thread_ = std::this_thread::get_id();
   bool has_own_trace_ = false;
   std::mutex mutex_;
   std::vector<Entry> entries_;
   std::map<std::string, int64_t> counts_;  // by track
-  std::string failure_;
   std::shared_ptr<const Trace::Watch> watch_;
 };
 

@@ -50,30 +50,30 @@ bool is_layout(const std::string& name) {
 // fields by name. Hashes of units, and of ops, are left out if one has none.
 template <class Takes>
 std::vector<AuditDifference> differences(const Fields& a, const Fields& b, const Takes& takes) {
-  const auto has = [](const Fields& fields, const char* prefix) {
-    return std::ranges::any_of(fields,
-                               [&](const auto& field) { return begins(field.first, prefix); });
-  };
-  const auto in_both = [&](const char* prefix) { return has(a, prefix) && has(b, prefix); };
-  const bool have_units = in_both("units."), have_ops = in_both("ops.");
-  const auto compared = [&](const std::string& name) {
-    return takes(name) && (have_units || !begins(name, "units.")) &&
-           (have_ops || !begins(name, "ops."));
-  };
   const auto by_name = [](const Fields& fields) {
     std::unordered_map<std::string_view, const std::string*> values;
     for (const auto& [name, value] : fields) values[name] = &value;
     return values;
   };
   const auto of_a = by_name(a), of_b = by_name(b);
+  const auto in_both = [&](const char* prefix) {
+    const auto has = [&](const auto& field) { return begins(field.first, prefix); };
+    return std::ranges::any_of(a, has) && std::ranges::any_of(b, has);
+  };
+  const bool have_units = in_both("units."), have_ops = in_both("ops.");
   std::vector<AuditDifference> found;
+  const auto add = [&](const std::string& name, const std::string& first,
+                       const std::string& second) {
+    if (first != second && takes(name) && (have_units || !begins(name, "units.")) &&
+        (have_ops || !begins(name, "ops.")))
+      found.push_back({name, first, second});
+  };
   for (const auto& [name, value] : a) {
     const auto other = of_b.find(name);
-    if (compared(name) && (other == of_b.end() || *other->second != value))
-      found.push_back({name, value, other == of_b.end() ? "-" : *other->second});
+    add(name, value, other == of_b.end() ? "-" : *other->second);
   }
   for (const auto& [name, value] : b)
-    if (!of_a.contains(name) && compared(name)) found.push_back({name, "-", value});
+    if (!of_a.contains(name)) add(name, "-", value);
   return found;
 }
 
@@ -91,8 +91,6 @@ AuditTrail AuditTrail::read(const std::string& path) {
     const size_t suffix = before_hash.size() + hash_digits + after_hash.size();
     const size_t end = line.size() - std::min(line.size(), suffix);
     const std::string_view text = std::string_view(line).substr(0, end);
-    const std::string hash =
-        line.substr(line.size() - std::min(line.size(), hash_digits + 2), hash_digits);
     Json json;
     try {
       json = parse_json_object<Json>(line, path, {.line = number});
@@ -100,19 +98,25 @@ AuditTrail AuditTrail::read(const std::string& path) {
       raise<FileError>("{}; expected a record of an audit trail", error.what());
     }
     const std::string where = fmt::format("{}: line {}{}", path, number, step_in(json));
+    if (!json.contains("hash") || !json.contains("previous"))
+      raise<FileError>("{}: expected a record of an audit trail, got an object without its hashes",
+                       where);
     const std::string own = checksum(std::as_bytes(std::span(text)));
     if (line != fmt::format("{}{}{}{}", text, before_hash, own, after_hash))
       raise<FileError>(
           "{}: the record was changed: expected the hash {} of its text, got {}; every record "
-          "after "
-          "it is in doubt",
-          where, own, printable(hash));
-    if (const Json previous = json.value("previous", Json()); previous != trail.last_hash)
+          "after it is in doubt",
+          where, own, printable(json["hash"].dump()));
+    if (const Json& previous = json["previous"]; previous != trail.last_hash)
       raise<FileError>(
           "{}: records before it were added, removed or replaced: expected the previous hash '{}', "
           "got {}",
           where, trail.last_hash, printable(previous.dump(), 60));
     const bool is_step = json.contains("step");
+    if (const Json schema = json.value(Json::json_pointer("/run/schema"), Json());
+        !is_step && schema != audit_schema)
+      raise<FileError>("{}: expected a run of \"{}\", got {}: the audit is of another version",
+                       where, audit_schema, printable(schema.dump(), 60));
     const Json step = json.value(is_step ? "step" : "before_step", Json());
     if (!step.is_number_integer() || (is_step && step != next) || step < next)
       raise<FileError>("{}: expected {}, got {}", where,
@@ -120,8 +124,13 @@ AuditTrail AuditTrail::read(const std::string& path) {
                        is_step ? fmt::format("step {}", step.dump()) : step.dump());
     next = step.get<int64_t>() + (is_step ? 1 : 0);
     for (const char* chained : {"previous", "hash"}) json.erase(chained);
-    Record& record = trail.records.emplace_back(Record{
-        .is_step = is_step, .step = step, .line = number, .begin = trail.bytes, .hash = own});
+    const size_t run = is_step ? trail.records.back().run : trail.records.size();
+    Record& record = trail.records.emplace_back(Record{.is_step = is_step,
+                                                       .step = step,
+                                                       .line = number,
+                                                       .begin = trail.bytes,
+                                                       .run = run,
+                                                       .hash = own});
     flatten(json, "", record.fields);
     trail.last_hash = own;
     trail.bytes += static_cast<int64_t>(line.size()) + 1;
@@ -129,24 +138,25 @@ AuditTrail AuditTrail::read(const std::string& path) {
   return trail;
 }
 
-const Record* AuditTrail::step(int64_t step) const {
-  const auto found = std::ranges::partition_point(
+size_t AuditTrail::records_before(int64_t step) const {
+  const auto end = std::ranges::partition_point(
       records, [&](const Record& record) { return record.step + record.is_step <= step; });
-  return found != records.end() && found->is_step && found->step == step ? &*found : nullptr;
+  return static_cast<size_t>(end - records.begin());
+}
+
+const Record* AuditTrail::step(int64_t step) const {
+  const size_t before = records_before(step);
+  return before < records.size() && records[before].step == step ? &records[before] : nullptr;
 }
 
 const Record& AuditTrail::run_of(int64_t step) const {
-  const Record* run = &records.front();
-  for (const Record& record : records)
-    if (!record.is_step && record.step <= step) run = &record;
-  return *run;
+  return records[records[std::max<size_t>(records_before(step), 1) - 1].run];
 }
 
-Fields AuditTrail::units_before(int64_t before) const {
-  const Record* record = step(before - 1);
-  for (const Record& begin : records)
-    if (!begin.is_step && begin.step == before) record = &begin;
-  Fields units = record ? record->fields : Fields();
+Fields AuditTrail::units_before(int64_t step) const {
+  const size_t before = records_before(step);
+  if (before == 0 || records[before - 1].step + records[before - 1].is_step != step) return {};
+  Fields units = records[before - 1].fields;
   std::erase_if(units, [](const auto& field) { return !begins(field.first, "units."); });
   return units;
 }
@@ -157,32 +167,32 @@ std::vector<AuditDifference> compare(const Fields& a, const Fields& b) {
 
 AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first, int64_t last) {
   AuditComparison result;
+  const auto in_runs = [&](int64_t step, const auto& takes) {
+    return differences(a.run_of(step).fields, b.run_of(step).fields, takes);
+  };
   for (const Record& record : a.records) {
-    if (!record.is_step || record.step < first || record.step > last) continue;
-    const Record* other = b.step(record.step);
+    const int64_t step = record.step;
+    if (!record.is_step || step < first || step > last) continue;
+    const Record* other = b.step(step);
     if (!other) continue;
-    const auto same_layout = [&] {
-      return differences(a.run_of(record.step).fields, b.run_of(record.step).fields, is_layout)
-          .empty();
-    };
-    const bool with_ops = same_layout();
-    result.step = differences(record.fields, other->fields, [&](const std::string& name) {
-      return with_ops || !begins(name, "ops.");
+    result.step = compare(a.units_before(step), b.units_before(step));
+    const bool with_units = result.step.empty();
+    const auto fields = differences(record.fields, other->fields, [&](const std::string& name) {
+      return begins(name, "ops.") ? in_runs(step, is_layout).empty()
+                                  : with_units || !begins(name, "units.");
     });
+    result.step.insert(result.step.end(), fields.begin(), fields.end());
     if (!result.step.empty()) {
-      result.differs_at = record.step;
+      result.differs_at = step;
       break;
     }
-    result.equal.push_back(record.step);
+    result.equal.push_back(step);
   }
   if (a.records.empty() || b.records.empty()) return result;
   const int64_t step = result.differs_at.value_or(result.equal.empty() ? 0 : result.equal.back());
-  const Record &run = a.run_of(step), &other = b.run_of(step);
-  result.layout = differences(run.fields, other.fields, is_layout);
-  const bool same_begin = run.step == other.step;
-  result.settings = differences(run.fields, other.fields, [&](const std::string& name) {
-    return begins(name, "run.") || begins(name, "settings.") ||
-           (same_begin && begins(name, "units."));
+  result.layout = in_runs(step, is_layout);
+  result.settings = in_runs(step, [](const std::string& name) {
+    return begins(name, "run.") || begins(name, "settings.");
   });
   return result;
 }

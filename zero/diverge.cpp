@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "zerograd/runtime/text/format.h"
 
@@ -36,8 +34,8 @@ int64_t begin_before(const AuditedRun& run, int64_t step) {
     if (steps <= step) begin = std::max(begin, steps);
   if (begin < 0)
     raise<ConfigError>(
-        "replay: {}: expected a checkpoint of at most {} steps, got none; the record "
-        "begins with step {}",
+        "replay: {}: expected a checkpoint of at most {} steps, got none; the record begins with "
+        "step {}; try the folder of its checkpoints",
         run.trail.path, step, run.trail.records.front().step);
   return begin;
 }
@@ -52,11 +50,6 @@ AuditTrail replay(const AuditedRun& run, int64_t first, int64_t end, AuditOption
   return trail;
 }
 
-std::vector<char> bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // "c f32 [44, 96]": the dtype is the word before the shape.
 std::optional<DType> dtype_in(const std::string& op) {
   const std::string words = op.substr(0, op.rfind(" ["));
@@ -66,76 +59,27 @@ std::optional<DType> dtype_in(const std::string& op) {
   return std::nullopt;
 }
 
-std::optional<Divergence::Element> first_difference(const std::vector<char>& a,
-                                                    const std::vector<char>& b, DType dtype) {
-  const auto size = static_cast<size_t>(size_of(dtype));
-  const auto differs = std::ranges::mismatch(a, b).in1 - a.begin();
-  const int64_t index = differs / static_cast<int64_t>(size);
-  const size_t at = static_cast<size_t>(index) * size;
-  if (a.size() != b.size() || at + size > a.size()) return std::nullopt;
-  const auto shown = [&](const std::vector<char>& bytes) {
-    const std::vector<uint8_t> element(bytes.begin() + static_cast<int64_t>(at),
-                                       bytes.begin() + static_cast<int64_t>(at + size));
-    const Tensor x = Tensor::from(element, {static_cast<int64_t>(size)},
-                                  Device::cpu(0, {.threads = 1, .separate = true}));
-    uint64_t bits = 0;
-    std::memcpy(&bits, element.data(), size);
-    return fmt::format("{} (0x{:0{}x})", x.alias(0, {1}, dtype).item(), bits, 2 * size);
-  };
-  return Divergence::Element{index, shown(a), shown(b)};
-}
-
-struct Difference {
-  int64_t step;
-  Differences fields;
-};
-// The first step that differs, or before which the parameters differ.
-std::optional<Difference> first_difference(const AuditTrail& a, const AuditTrail& b, int64_t begin,
-                                           int64_t last) {
-  AuditComparison found = compare(a, b, begin, last);
-  for (int64_t step = begin; step <= found.differs_at.value_or(last); ++step) {
-    const Fields of_a = a.units_before(step), of_b = b.units_before(step);
-    if (of_a.empty() || of_b.empty()) continue;
-    if (Differences units = compare(of_a, of_b); !units.empty())
-      return Difference{step, std::move(units)};
-  }
-  if (!found.differs_at) return std::nullopt;
-  return Difference{*found.differs_at, std::move(found.step)};
-}
-
-/// The two runs, where each replay begins, and the names for texts.
-struct Search {
-  const AuditedRun &a, &b;
-  int64_t from_a = 0, from_b = 0;
-
-  Differences ops_of(int64_t step) const {
-    const AuditOptions audit{.first_op_step = step, .end_op_step = step + 1};
-    AuditComparison found =
-        compare(replay(a, from_a, step + 1, audit), replay(b, from_b, step + 1, audit), step, step);
-    // Settings such as those of prefetching change the order of collectives.
-    std::erase_if(found.step, [](const AuditDifference& d) {
-      const bool is_alone = d.first == "-" || d.second == "-";
-      return !d.field.starts_with("ops.") ||
-             (is_alone && d.field.find("/communication") != std::string::npos);
-    });
-    return found.step;
-  }
-  std::optional<Divergence::Element> element_of(int64_t step, const std::string& op) const {
-    const std::optional<DType> dtype = dtype_in(op);
-    if (!dtype) return std::nullopt;
-    std::vector<char> bytes[2];
-    for (const bool second : {false, true}) {
-      const UnnamedFile file;
-      replay(second ? b : a, second ? from_b : from_a, step + 1,
-             {.first_op_step = step,
-              .end_op_step = step + 1,
-              .tensor = op.substr(0, op.find(' ')),
-              .tensor_path = file.path});
-      bytes[second] = bytes_of(file.path);
+// The first element that differs of two outputs in hex.
+std::optional<Divergence::Element> first_difference(const std::string& a, const std::string& b,
+                                                    DType dtype) {
+  const auto digits = static_cast<size_t>(2 * size_of(dtype));
+  const auto at = std::ranges::mismatch(a, b).in1 - a.begin() - 1;  // after a quote
+  const size_t index = static_cast<size_t>(at) / digits;
+  const size_t begin = 1 + index * digits;
+  if (a.size() != b.size() || begin + digits > a.size()) return std::nullopt;
+  const auto shown = [&](const std::string& hex) {
+    std::vector<uint8_t> bytes;
+    std::string bits;
+    for (size_t i = begin; i < begin + digits; i += 2) {
+      bytes.push_back(static_cast<uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+      bits = hex.substr(i, 2) + bits;
     }
-    return first_difference(bytes[0], bytes[1], *dtype);
-  }
-};
+    const Tensor x =
+        Tensor::from(bytes, {size_of(dtype)}, Device::cpu(0, {.threads = 1, .separate = true}));
+    return fmt::format("{} (0x{})", x.alias(0, {1}, dtype).item(), bits);
+  };
+  return Divergence::Element{static_cast<int64_t>(index), shown(a), shown(b)};
+}
 
 // At most three fields, with both values.
 std::string text_of(const Differences& fields) {
@@ -148,47 +92,55 @@ std::string text_of(const Differences& fields) {
   return text;
 }
 
-const AuditDifference* first_unit(const Divergence& found) {
-  const auto unit = std::ranges::find_if(
-      found.fields, [](const AuditDifference& field) { return field.field.starts_with("units."); });
-  return unit == found.fields.end() ? nullptr : &*unit;
-}
-
-std::string text_of(const Divergence& found, const std::string& a, const std::string& b) {
-  if (found.kind == Divergence::Kind::equal)
-    return fmt::format("equal: {} steps of {} and {}", found.steps, a, b);
+std::string text_of(const Divergence& found, const AuditedRun& run_a, const AuditedRun& run_b,
+                    bool replays_differ) {
+  const std::string &a = run_a.trail.path, &b = run_b.trail.path;
   std::string text;
-  if (found.kind == Divergence::Kind::fault) {
+  if (found.kind == Divergence::Kind::equal)
+    text = fmt::format("equal: {} steps of {} and {}.", found.steps, a, b);
+  else if (found.kind == Divergence::Kind::fault)
     text = fmt::format(
-        "{} and {} differ in their records, and their replays are equal: {} has in step {} what "
-        "its "
-        "replay has not ({}). It is a transient fault, or a build or machine that the record does "
-        "not name.",
-        a, b, *found.is_first ? a : b, found.steps, text_of(found.fields));
-  } else {
+        "{} and {} differ in their records{}: {} has in step {} what its replay has not ({}).", a,
+        b, replays_differ ? "" : ", and their replays are equal", *found.is_first ? a : b,
+        found.steps, text_of(found.fields));
+  else
     text = fmt::format("{} and {} differ first in step {} ({}).", a, b, found.steps,
                        text_of(found.fields));
-    if (const AuditDifference* unit = first_unit(found))
-      text += fmt::format(" The first unit of parameters that differs is {}.",
-                          unit->field.substr(std::strlen("units.")));
-    if (found.op) {
-      const std::string& op =
-          found.op->field;  // "0/compute/17 backward block.0: matmul c f32 [4, 6]"
-      const size_t end = op.find(' ');
-      text += fmt::format(" The first output that differs is on rank {}, {} (output {})",
-                          op.substr(0, op.find('/')), op.substr(end + 1), op.substr(0, end));
-      if (found.element)
-        text += fmt::format(": element {} is {} and {}", found.element->index, found.element->first,
-                            found.element->second);
-      text += ".";
-    }
+  const auto unit = std::ranges::find_if(
+      found.fields, [](const AuditDifference& field) { return field.field.starts_with("units."); });
+  if (found.kind == Divergence::Kind::reproduced && unit != found.fields.end())
+    text += fmt::format(" The first unit of parameters that differs is {}.",
+                        unit->field.substr(std::strlen("units.")));
+  if (found.op) {
+    const std::string& op =
+        found.op->field;  // "0/compute/17 backward block.0: matmul c f32 [4, 6]"
+    const size_t end = op.find(' ');
+    text += fmt::format(" The first output that differs is{} on rank {}, {} (output {})",
+                        found.op_step < found.steps ? " in the step before" : "",
+                        op.substr(0, op.find('/')), op.substr(end + 1), op.substr(0, end));
+    if (found.element)
+      text += fmt::format(": element {} is {} and {}", found.element->index, found.element->first,
+                          found.element->second);
+    text += ".";
   }
-  if (!found.settings.empty())
+  if (!found.settings.empty()) {
     text += fmt::format(" Settings that differ: {}.", text_of(found.settings));
-  else if (found.kind == Divergence::Kind::reproduced)
+  } else if (found.kind == Divergence::Kind::reproduced) {
     text += " No recorded setting differs.";
+    if (const Differences flags = compare(run_a.command, run_b.command); !flags.empty())
+      text += fmt::format(" Flags that differ: {}.", text_of(flags));
+  }
   if (!found.layout.empty()) text += fmt::format(" Layouts: {}.", text_of(found.layout));
-  return text;
+  if (!found.is_first) return text;
+  if (!found.replay_settings.empty())
+    return text + fmt::format(" The replay of {} has other settings than its record: {}.",
+                              *found.is_first ? a : b, text_of(found.replay_settings));
+  if (found.kind == Divergence::Kind::fault)
+    return text + " It is a transient fault, or a build or machine that the record does not name.";
+  return text + fmt::format(
+                    " The replay of {} is not equal to its record either: its results change from "
+                    "run to run, as by a race, or are of a build or machine that it does not name.",
+                    *found.is_first ? a : b);
 }
 
 }  // namespace
@@ -206,65 +158,85 @@ AuditTrail replayed(const AuditedRun& run, int64_t first, int64_t last) {
 
 Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   AuditComparison recorded = compare(a.trail, b.trail);
-  Divergence result{.settings = recorded.settings, .layout = recorded.layout};
-  std::erase_if(result.settings,
-                [](const auto& field) { return field.field.starts_with("units."); });
-  const auto finish = [&] {
-    result.text = text_of(result, a.trail.path, b.trail.path);
-    return result;
-  };
   if (!recorded.differs_at && recorded.equal.empty())
     raise<ConfigError>("diverge: expected steps that {} and {} both have, got none", a.trail.path,
                        b.trail.path);
-  // The parameters before this step are known to be equal.
-  int64_t known = 0;
-  bool differs = recorded.differs_at.has_value();
-  const auto check_units = [&](int64_t before) {
-    const Fields of_a = a.trail.units_before(before), of_b = b.trail.units_before(before);
-    if (of_a.empty() || of_b.empty()) return;
-    if (compare(of_a, of_b).empty())
-      known = before;
-    else
-      differs = true;
+  Divergence result{.steps = static_cast<int64_t>(recorded.equal.size()),
+                    .settings = std::move(recorded.settings),
+                    .layout = std::move(recorded.layout)};
+  constexpr int64_t never = INT64_MAX;
+  int64_t apart_at = never;
+  const auto finish = [&] {
+    result.text = text_of(result, a, b, apart_at != never);
+    return result;
   };
-  for (const int64_t step : recorded.equal) check_units(step), check_units(step + 1);
-  result.steps = static_cast<int64_t>(recorded.equal.size());
-  if (!differs) return finish();
+  if (!recorded.differs_at) return finish();
 
-  const int64_t last =
-      recorded.differs_at.value_or(recorded.equal.empty() ? 0 : recorded.equal.back());
-  const Search search{a, b, begin_before(a, known), begin_before(b, known)};
-  const AuditTrail again_a = replay(a, search.from_a, last + 1);
-  const AuditTrail again_b = replay(b, search.from_b, last + 1);
-  const int64_t begin = std::max(search.from_a, search.from_b);
-  const std::optional<Difference> apart = first_difference(again_a, again_b, begin, last);
-  std::optional<Difference> fault = first_difference(a.trail, again_a, begin, last);
-  const std::optional<Difference> other = first_difference(b.trail, again_b, begin, last);
-  result.is_first = fault.has_value() && (!other || fault->step <= other->step);
-  if (!*result.is_first) fault = other;
+  // The last step before which the parameters are known to be equal.
+  const int64_t last = *recorded.differs_at;
+  int64_t known = recorded.equal.empty() ? last : recorded.equal.front();
+  const auto know = [&](int64_t step) {
+    const Fields of_a = a.trail.units_before(step);
+    if (!of_a.empty() && compare(of_a, b.trail.units_before(step)).empty()) known = step;
+  };
+  for (const int64_t step : recorded.equal) know(step);
+  know(last);
+  const int64_t from_a = begin_before(a, known), from_b = begin_before(b, known);
+  const AuditTrail again_a = replay(a, from_a, last + 1), again_b = replay(b, from_b, last + 1);
+  const int64_t begin = std::max(from_a, from_b);
+  const AuditComparison apart = compare(again_a, again_b, begin, last);
+  const AuditComparison fault_a = compare(a.trail, again_a, begin, last);
+  const AuditComparison fault_b = compare(b.trail, again_b, begin, last);
+  apart_at = apart.differs_at.value_or(never);
+  const bool is_first =
+      fault_a.differs_at && *fault_a.differs_at <= fault_b.differs_at.value_or(never);
+  const AuditComparison& fault = is_first ? fault_a : fault_b;
+  const int64_t fault_at = fault.differs_at.value_or(never);
+  if (apart_at == never && fault_at == never)
+    raise<ConfigError>(
+        "diverge: {} and {} differ, and their replays do not show it; expected the checkpoints of "
+        "both runs",
+        a.trail.path, b.trail.path);
   // A record that is not its replay explains the difference, unless the replays differ as early,
   // and as the records do.
   const bool is_reproduced =
-      apart && (!fault || apart->step < fault->step ||
-                (apart->step == fault->step && apart->step >= recorded.differs_at.value_or(last)));
-  if (!is_reproduced && !fault)
-    raise<ConfigError>(
-        "diverge: {} and {} differ, and their replays do not show it; expected the "
-        "checkpoints of both runs",
-        a.trail.path, b.trail.path);
+      apart_at < fault_at || (apart_at == fault_at && apart_at >= *recorded.differs_at);
+  if (!is_reproduced || fault_at == apart_at) {
+    result.is_first = is_first;
+    result.replay_settings = fault.settings;
+  }
   result.kind = is_reproduced ? Divergence::Kind::reproduced : Divergence::Kind::fault;
-  result.steps = is_reproduced ? apart->step : fault->step;
-  result.fields = is_reproduced ? apart->fields : fault->fields;
-  if (!is_reproduced) return finish();
-  result.is_first.reset();
-  const AuditComparison again = compare(again_a, again_b, begin, last);
-  if (!again.layout.empty()) return finish();
-  const Differences ops = search.ops_of(result.steps);
+  result.steps = is_reproduced ? apart_at : fault_at;
+  result.fields = is_reproduced ? apart.step : fault.step;
+  if (!is_reproduced || !apart.layout.empty()) return finish();
+  // The ops that differ in the first step that has such ones; `tensor` has its bytes.
+  const auto ops_of = [&](int64_t first, const std::string& tensor) {
+    const int64_t end = result.steps + 1;
+    const AuditOptions audit{.first_op_step = first, .end_op_step = end, .tensor = tensor};
+    const AuditTrail ops_a = replay(a, from_a, end, audit), ops_b = replay(b, from_b, end, audit);
+    Differences ops;
+    for (result.op_step = first; result.op_step < end; ++result.op_step) {
+      ops = compare(ops_a, ops_b, result.op_step, result.op_step).step;
+      // Settings such as those of prefetching change the order of collectives.
+      std::erase_if(ops, [](const AuditDifference& d) {
+        const bool is_alone = d.first == "-" || d.second == "-";
+        return !d.field.starts_with("ops.") ||
+               (is_alone && d.field.find("/communication") != std::string::npos);
+      });
+      if (!ops.empty()) break;
+    }
+    return ops;
+  };
+  // The step before it may have sent parameters that its own record does not have.
+  const Differences ops = ops_of(std::max(begin, result.steps - 1), "");
   if (ops.empty()) return finish();
-  result.op = ops.front();
-  result.op->field = result.op->field.substr(std::strlen("ops."));
-  if (result.op->first != "-" && result.op->second != "-")
-    result.element = search.element_of(result.steps, result.op->field);
+  const std::string name = ops.front().field.substr(std::strlen("ops."));
+  result.op = {name, ops.front().first, ops.front().second};
+  const std::optional<DType> dtype = dtype_in(name);
+  if (result.op->first == "-" || result.op->second == "-" || !dtype) return finish();
+  for (const AuditDifference& op : ops_of(result.op_step, name.substr(0, name.find(' '))))
+    if (op.field == ops.front().field)
+      result.element = first_difference(op.first, op.second, *dtype);
   return finish();
 }
 

@@ -20,6 +20,8 @@ struct AuditedRun {
   /// `checkpoints`. In a Trainer the audit is TrainerOptions::audit with the settings of the run,
   /// and `end` ends it, for example by TrainerOptions::stop_interval.
   std::function<void(int64_t first, int64_t end, const AuditOptions& audit)> replay = {};
+  /// The flags of its command line, compared if no recorded setting differs.
+  AuditTrail::Fields command = {};
 };
 
 /// The audit of the steps from the nearest checkpoint before `first` to `last`, computed again,
@@ -41,10 +43,14 @@ struct Divergence {
   std::vector<AuditDifference> fields;
   /// The settings and the layouts of the two runs that differ.
   std::vector<AuditDifference> settings, layout;
-  std::optional<bool> is_first;  ///< of a fault: whether it is in the first run
+  /// The run whose record is not what its replay computes: whether it is the first; absent: none.
+  std::optional<bool> is_first;
+  /// The settings of this record, and of its replay, that differ: other data, build or machine.
+  std::vector<AuditDifference> replay_settings;
   /// The first output of an op that differs, and its hashes; absent: layouts differ, or all ops of
   /// a second replay were equal.
   std::optional<AuditDifference> op;
+  int64_t op_step = 0;  ///< `steps`, or the one before it, whose last outputs no record has
   /// The first element of this output that differs.
   struct Element {
     int64_t index = 0;

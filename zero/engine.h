@@ -40,6 +40,15 @@ struct TrainedStep {
   StepResult result;
 };
 
+/// Is told of the steps of an engine, on every rank. Audit is one.
+class ZG_API StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void tape_begins() = 0;                     ///< one that records for backward
+  virtual void backward_begins(const Var* loss) = 0;  ///< null on stages before the last one
+  virtual void step_ends(float rate, int64_t micro_batches, const StepResult& result) = 0;
+};
+
 /// Targets (labels that a loss is a mean over) of a micro-batch and of its whole step, and the
 /// step's micro-batches, of all ranks together.
 struct StepTargets {
@@ -126,7 +135,8 @@ class ZG_API Engine final : public ParameterSource {
   Communicator& world() const;  ///< all ranks that train the model
   const Mesh* mesh() const;     ///< null if every rank has the whole model
 
-  RestingBytes resting_bytes() const;  ///< memory that this rank keeps from step to step
+  void set_observer(StepObserver* observer);  ///< null: none
+  RestingBytes resting_bytes() const;         ///< memory that this rank keeps from step to step
 
   /// The mean loss of a step over the micro-batches of all ranks. `own`: the losses of this rank's
   /// micro-batches. Losses are added in f64 in rising g, so the mean is the same for every world

@@ -184,6 +184,44 @@ void Engine::visit_masters(const VisitMasters& visit) const {
   }
 }
 
+double Engine::mean_loss(std::span<const double> own) {
+  return mean_loss(own, static_cast<int64_t>(own.size()));
+}
+
+double Engine::mean_loss(std::span<const double> own, int64_t count) {
+  const Mesh* mesh = state_->mesh;
+  const bool has_losses = !mesh || mesh->is_last_stage();
+  if (has_losses && static_cast<int64_t>(own.size()) != count)
+    raise<ConfigError>("mean_loss: {} losses; expected those of {} micro-batches", own.size(),
+                       count);
+  Communicator& comm = state_->comm;
+  const int64_t ranks = comm.size();
+  std::vector<double> all(own.begin(), own.end());
+  if (ranks > 1 || mesh) {
+    // Each rank sends the bits of its losses as integers, the other ranks add zeros. So a sum of
+    // integers, which is exact, exchanges the losses.
+    const PurposeScope purpose(state_->host, Purpose::comm);
+    std::vector<int64_t> bits(static_cast<size_t>(count * ranks));
+    if (has_losses && (!mesh || mesh->tensor_rank == 0))
+      std::transform(own.begin(), own.end(), bits.begin() + comm.rank() * count,
+                     [](double loss) { return std::bit_cast<int64_t>(loss); });
+    if (ranks > 1) {
+      const Tensor sum = Tensor::from(bits, {count * ranks}, state_->host);
+      comm.wait(comm.all_reduce(sum, "losses"));
+      bits = sum.to_host<int64_t>();
+    }
+    if (mesh) bits = sum_over_parts(bits, *mesh, state_->host, "losses");
+    all.resize(bits.size());
+    std::transform(bits.begin(), bits.end(), all.begin(),
+                   [](int64_t word) { return std::bit_cast<double>(word); });
+  }
+  double sum = 0.0;
+  for (int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      sum += all[static_cast<size_t>(rank * count + micro_batch)];
+  return sum / static_cast<double>(count * ranks);
+}
+
 const Optimizers& Engine::optimizers() const { return state_->optimizers; }
 
 std::vector<State> Engine::states(const Parameter& parameter) const {

@@ -1,7 +1,6 @@
 #include "zerograd/zero/engine_state.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -222,6 +221,7 @@ void Engine::backward(Tape& tape, const Var& loss) {
   check_tape(tape, *this);
   const PhaseScope phase(state_->device, "backward");
   state_->in_backward = true;
+  if (state_->observer) state_->observer->backward_begins(&loss);
   tape.backward(loss, state_->scaler.scale());
 }
 
@@ -229,6 +229,7 @@ void Engine::backward(Tape& tape, std::span<const Var> outputs, std::span<const 
   check_tape(tape, *this);
   const PhaseScope phase(state_->device, "backward");
   state_->in_backward = true;
+  if (state_->observer) state_->observer->backward_begins(nullptr);
   tape.backward(outputs, gradients);
 }
 
@@ -292,8 +293,10 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
     zero::update(s.storages, s.optimizers, update, s.config, s.device, s.comm, s.snapshot);
   }
   s.refresh_mirrors();
+  const int64_t micro_batches = s.micro_batches;
   s.clear_gradients();
   count_step(s.device);
+  if (s.observer) s.observer->step_ends(rate, micro_batches, result);
   return result;
 }
 
@@ -337,44 +340,6 @@ double target_weight(const StepTargets& targets) {
   return static_cast<double>(micro_batches) * static_cast<double>(own) / static_cast<double>(all);
 }
 
-double Engine::mean_loss(std::span<const double> own) {
-  return mean_loss(own, static_cast<int64_t>(own.size()));
-}
-
-double Engine::mean_loss(std::span<const double> own, int64_t count) {
-  const Mesh* mesh = state_->mesh;
-  const bool has_losses = !mesh || mesh->is_last_stage();
-  if (has_losses && static_cast<int64_t>(own.size()) != count)
-    raise<ConfigError>("mean_loss: {} losses; expected those of {} micro-batches", own.size(),
-                       count);
-  Communicator& comm = state_->comm;
-  const int64_t ranks = comm.size();
-  std::vector<double> all(own.begin(), own.end());
-  if (ranks > 1 || mesh) {
-    // Each rank sends the bits of its losses as integers, the other ranks add zeros. So a sum of
-    // integers, which is exact, exchanges the losses.
-    const PurposeScope purpose(state_->host, Purpose::comm);
-    std::vector<int64_t> bits(static_cast<size_t>(count * ranks));
-    if (has_losses && (!mesh || mesh->tensor_rank == 0))
-      std::transform(own.begin(), own.end(), bits.begin() + comm.rank() * count,
-                     [](double loss) { return std::bit_cast<int64_t>(loss); });
-    if (ranks > 1) {
-      const Tensor sum = Tensor::from(bits, {count * ranks}, state_->host);
-      comm.wait(comm.all_reduce(sum, "losses"));
-      bits = sum.to_host<int64_t>();
-    }
-    if (mesh) bits = sum_over_parts(bits, *mesh, state_->host, "losses");
-    all.resize(bits.size());
-    std::transform(bits.begin(), bits.end(), all.begin(),
-                   [](int64_t word) { return std::bit_cast<double>(word); });
-  }
-  double sum = 0.0;
-  for (int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
-    for (int64_t rank = 0; rank < ranks; ++rank)
-      sum += all[static_cast<size_t>(rank * count + micro_batch)];
-  return sum / static_cast<double>(count * ranks);
-}
-
 int64_t Engine::steps() const { return state_->taken + state_->skipped; }
 int64_t Engine::skipped() const { return state_->skipped; }
 int64_t Engine::micro_batches() const { return state_->micro_batches; }
@@ -384,6 +349,7 @@ const Device& Engine::device() const { return state_->device; }
 Communicator& Engine::ranks() const { return state_->comm; }
 Communicator& Engine::world() const { return state_->world; }
 const Mesh* Engine::mesh() const { return state_->mesh; }
+void Engine::set_observer(StepObserver* observer) { state_->observer = observer; }
 
 double Engine::loss_scale() const {
   return state_->config.compute == DType::bf16 ? 0.0 : state_->scaler.scale();
@@ -416,6 +382,7 @@ void Engine::begin_tape(TapeMode mode) {
   const bool records = mode == TapeMode::record;
   state_->check_store(records ? "tape" : "inference_tape");
   if (records) world().set_step(steps());  // shown in errors about ranks that do not arrive
+  if (records && state_->observer) state_->observer->tape_begins();
   state_->residency.start(mode);
   state_->in_backward = false;  // an exception may have ended a backward
 }

@@ -76,6 +76,7 @@ struct EngineState {
   const std::unique_ptr<OffloadedActivations> activations;  // null: they stay on the device
   LossScaler scaler;
   StateReader* snapshot = nullptr;  // a step waits for its reads; null: none
+  StepObserver* observer = nullptr;
   int64_t micro_batches = 0, taken = 0, skipped = 0;
   bool in_backward = false;  // Engine::backward, which applies the loss scale
 };

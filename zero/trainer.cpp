@@ -456,7 +456,7 @@ std::optional<TrainedStep> TrainerState::attempt() {
   if (audit)
     if (const auto failure =
             audit->write(done, position.samples - done.samples, engine.steps() == options.steps))
-      warn(fmt::format("audit: {}; no more of it is written, and training goes on", *failure));
+      warn(*failure);
   return done;
 }
 

@@ -8,12 +8,15 @@
 #include "tools/run/audited_run.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/zero/audit.h"
 
+// The subcommands audit and diverge.
 namespace zg::tools {
 namespace {
 
+using Json = nlohmann::ordered_json;
+using Differences = std::vector<zero::AuditDifference>;
 using zero::AuditTrail;
+using zero::Divergence;
 
 constexpr int is_different = 1;
 
@@ -28,62 +31,111 @@ Steps parse_steps(const std::string& flag, const std::string& text) {
   return {first, parse_integer(flag, text.substr(dots + 2), first, largest_count - 1)};
 }
 
-struct AuditCommand {
-  std::string path, checkpoint, json;
-  std::vector<std::string> others;
+/// The arguments of both.
+struct Arguments {
+  RunSource a{.title = "A"}, b{.title = "B"};
+  std::string json;
   std::optional<Steps> replay;
-  std::vector<std::string> train;  ///< flags of train, after "--"
+  Given given;
 };
 
-bool parse(const std::vector<std::string>& arguments, AuditCommand& command) {
-  const auto own = std::ranges::find(arguments, "--");
-  if (own != arguments.end()) command.train.assign(own + 1, arguments.end());
+// Takes the flags of train after "--" away from the arguments.
+std::vector<std::string> own_words(std::vector<std::string> words, Arguments& arguments) {
+  const auto end = std::ranges::find(words, "--");
+  if (end != words.end()) arguments.a.flags.assign(end + 1, words.end());
+  arguments.b.flags = arguments.a.flags;
+  words.erase(end, words.end());
+  return words;
+}
+
+std::vector<Flag> source_flags(const std::string& suffix, const std::string& run,
+                               RunSource& source) {
+  return {path_flag({"--checkpoint" + suffix}, "DIR", source.checkpoints, PathUse::reads,
+                    "folder of step_N, or one, where a replay of " + run +
+                        " begins [--save and\n--resume in its record]"),
+          path_flag({"--program" + suffix}, "F", source.program, PathUse::reads,
+                    "the zerograd that replays " + run + " [this one]")};
+}
+
+bool parse_audit(const std::vector<std::string>& words, Arguments& arguments) {
+  std::vector<std::string> others;
+  FlagGroup replay{"replay", source_flags("", "the run", arguments.a)};
+  replay.flags.push_back({.names = {"--replay"},
+                          .value = "A..B",
+                          .help = "compute the steps A to B again and compare them with the audit",
+                          .set = [&](const std::string& flag, const std::string& steps) {
+                            arguments.replay = parse_steps(flag, steps);
+                          }});
+  replay.flags.push_back(path_flag({"--json"}, "F", arguments.json, PathUse::writes,
+                                   "the result of a comparison as JSON, too"));
   const CommandLine line = {
       .usage = "zerograd audit FILE [FILE] [flags] [-- flags of train]",
       .summary =
-          "Checks the chain of an audit that train --audit wrote. With two files, or with "
-          "--replay,\n"
-          "compares the steps. Exit status 1: they differ; it names the first step and the "
-          "fields,\n"
-          "with both values, and the settings that differ. 5: a chain does not hold.",
-      .positionals = {positional("FILE", "an audit", command.path, PathUse::reads)},
-      .rest = Flag{.value = "FILE",
-                   .help = "another audit, which is compared with the first",
-                   .set = [&](const std::string&,
-                              const std::string& path) { command.others.push_back(path); },
-                   .use = PathUse::reads,
-                   .paths = [&] { return used(PathUse::reads, command.others); }},
-      .groups = {{"replay",
-                  {{.names = {"--replay"},
-                    .value = "A..B",
-                    .help = "compute the steps A to B again and compare them with the audit",
-                    .set =
-                        [&](const std::string& flag, const std::string& steps) {
-                          command.replay = parse_steps(flag, steps);
-                        }},
-                   path_flag({"--checkpoint"}, "DIR", command.checkpoint, PathUse::reads,
-                             "begin with the newest step_N in DIR of at most A steps, or with\n"
-                             "step 0; without the flag: DIR of the run's --save"),
-                   path_flag({"--json"}, "F", command.json, PathUse::writes,
-                             "the result of a comparison as JSON, too")}}},
+          "Checks the chain of an audit that train --audit wrote. With two files, or with\n"
+          "--replay, compares the steps. Exit status 1: they differ; it names the first step\n"
+          "and the fields, with both values, and the settings that differ. 5: a chain does not\n"
+          "hold.",
+      .positionals = {positional("FILE", "an audit", arguments.a.name, PathUse::reads)},
+      .rest =
+          Flag{.value = "FILE",
+               .help = "another audit, which is compared with the first",
+               .set = [&](const std::string&, const std::string& path) { others.push_back(path); },
+               .use = PathUse::reads,
+               .paths = [&] { return used(PathUse::reads, others); }},
+      .groups = {std::move(replay)},
       .notes =
           "A replay repeats the command line in the record; flags of train after -- are added.\n\n"
           "  zerograd audit a.audit b.audit\n"
           "  zerograd audit run.audit --replay 20..24 --checkpoint runs/a -- --ranks 2\n"
           "  zerograd audit run.audit --replay 0..4"};
-  Given given;
-  if (!parse(line, {arguments.begin(), own}, given)) return false;
-  const bool replays = command.replay.has_value();
-  if (command.others.size() > (replays ? 0 : 1))
+  if (!parse(line, own_words(words, arguments), arguments.given)) return false;
+  const bool replays = arguments.replay.has_value();
+  if (others.size() > (replays ? 0 : 1))
     raise<ConfigError>("audit: expected {}, got {}; compare two at a time",
-                       replays ? "one file with --replay" : "one or two files",
-                       command.others.size() + 1);
-  if (given.contains("--json") && !replays && command.others.empty())
-    throw ConfigError("--json: expected two files or --replay A..B, got one file");
-  if (!replays && (given.contains("--checkpoint") || !command.train.empty()))
+                       replays ? "one file with --replay" : "one or two files", others.size() + 1);
+  if (!replays && others.empty())
+    refuse_flags(arguments.given, {"--json"}, "expected two files or --replay A..B, got one file");
+  const bool has_train = !arguments.a.flags.empty();
+  if (!replays && (has_train || arguments.given.contains("--checkpoint") ||
+                   arguments.given.contains("--program")))
     throw ConfigError(
-        "audit: expected --replay A..B with --checkpoint and flags of train, got none");
+        "audit: expected --replay A..B with --checkpoint, --program and flags of train, got none");
+  if (!others.empty()) arguments.b.name = others.front();
   return true;
+}
+
+bool parse_diverge(const std::vector<std::string>& words, Arguments& arguments) {
+  const char* const help = "an audit, or a command line of train in quotes";
+  FlagGroup group{"checkpoints and programs, and results", source_flags("-a", "A", arguments.a)};
+  for (Flag& flag : source_flags("-b", "B", arguments.b)) group.flags.push_back(std::move(flag));
+  group.flags.push_back(
+      path_flag({"--json"}, "F", arguments.json, PathUse::writes, "the result as JSON, too"));
+  const CommandLine line = {
+      .usage = "zerograd diverge A B [flags] [-- flags of train for both]",
+      .summary =
+          "Finds where two runs part, by computing steps again from the nearest checkpoints: the\n"
+          "first step, the first unit of parameters, and, if the layouts are equal, the first\n"
+          "rank, op and element. Exit status 1: they differ; 0: equal.",
+      .positionals = {positional("A", help, arguments.a.name, PathUse::reads),
+                      positional("B", help, arguments.b.name, PathUse::reads)},
+      .groups = {std::move(group)},
+      .notes =
+          "An audit has the command line of its run, which a replay repeats without its outputs.\n"
+          "A command line may begin with variables and another program.\n\n"
+          "  zerograd diverge a.audit b.audit\n"
+          "  zerograd diverge a.audit b.audit --checkpoint-b copies/b -- --threads 1\n"
+          "  zerograd diverge \"train --data sort --steps 9\" \"train --data sort --steps 9 --seed "
+          "1\"\n"
+          "  zerograd diverge \"train --data sort\" \"ZG_CPU_ISA=avx2 old/zerograd train --data "
+          "sort\""};
+  return parse(line, own_words(words, arguments), arguments.given);
+}
+
+Json json_of(const Differences& differences) {
+  Json all = Json::array();
+  for (const auto& [field, first, second] : differences)
+    all.push_back({{"field", field}, {"first", first}, {"second", second}});
+  return all;
 }
 
 std::string range_of(const std::vector<int64_t>& steps) {
@@ -93,17 +145,16 @@ std::string range_of(const std::vector<int64_t>& steps) {
 }
 
 // Prints the result of a comparison. Returns the exit status.
-int report(const AuditCommand& command, const AuditTrail& a, const AuditTrail& b,
+int report(const Arguments& arguments, const AuditTrail& a, const AuditTrail& b,
            const zero::AuditComparison& found) {
-  const int status = found.differs_at || found.equal.empty() ? is_different : 0;
-  if (!command.json.empty()) {
-    nlohmann::ordered_json json = {{"schema", "zerograd.audit-comparison/1"},
-                                   {"equal", found.equal},
-                                   {"fields", json_of(found.step)},
-                                   {"settings", json_of(found.settings)},
-                                   {"layout", json_of(found.layout)}};
+  if (!arguments.json.empty()) {
+    Json json = {{"schema", "zerograd.audit-comparison/1"},
+                 {"equal", found.equal},
+                 {"fields", json_of(found.step)},
+                 {"settings", json_of(found.settings)},
+                 {"layout", json_of(found.layout)}};
     if (found.differs_at) json["step"] = *found.differs_at;
-    write_json("--json", command.json, json.dump());
+    write_json("--json", arguments.json, json.dump());
   }
   const auto print_all = [](std::span<const zero::AuditDifference> all) {
     constexpr size_t width = 100;
@@ -123,43 +174,76 @@ int report(const AuditCommand& command, const AuditTrail& a, const AuditTrail& b
   print_all(found.layout);
   if (found.differs_at && found.settings.empty())
     print_line(stdout, "  no recorded setting differs: a fault, or other code, data or libraries");
-  return status;
+  return found.differs_at || found.equal.empty() ? is_different : 0;
 }
 
-int replay(const AuditCommand& command) {
-  const zero::AuditedRun run = audited_run({"", command.path, command.checkpoint, command.train});
-  const auto& [first, last] = *command.replay;
+int replay(const Arguments& arguments) {
+  const zero::AuditedRun run = audited_run(arguments.a);
+  const auto& [first, last] = *arguments.replay;
   if (!run.trail.step(first) || !run.trail.step(last))
-    raise<ConfigError>("--replay: {} does not have the steps {} to {}", command.path, first, last);
+    raise<ConfigError>("--replay: {} does not have the steps {} to {}", arguments.a.name, first,
+                       last);
   const AuditTrail again = zero::replayed(run, first, last);
-  return report(command, run.trail, again, compare(run.trail, again, first, last));
+  return report(arguments, run.trail, again, compare(run.trail, again, first, last));
+}
+
+Json result_of(const Divergence& found) {
+  constexpr const char* kinds[] = {"equal", "reproduced", "fault"};
+  Json json = {{"schema", "zerograd.divergence/1"},
+               {"result", kinds[static_cast<size_t>(found.kind)]}};
+  json[found.kind == Divergence::Kind::equal ? "steps" : "step"] = found.steps;
+  json["fields"] = json_of(found.fields);
+  json["settings"] = json_of(found.settings);
+  json["layout"] = json_of(found.layout);
+  if (found.is_first) json["faulty"] = *found.is_first ? "A" : "B";
+  if (found.op) json["op"] = json_of({*found.op})[0];
+  if (found.op) json["op"]["step"] = found.op_step;
+  if (found.element)
+    json["element"] = {{"index", found.element->index},
+                       {"first", found.element->first},
+                       {"second", found.element->second}};
+  json["text"] = found.text;
+  return json;
 }
 
 }  // namespace
 
-int audit(const std::vector<std::string>& arguments) {
-  AuditCommand command;
-  if (!parse(arguments, command)) return 0;
+int audit(const std::vector<std::string>& words) {
+  Arguments arguments;
+  if (!parse_audit(words, arguments)) return 0;
   try {
-    if (command.replay) return replay(command);
+    if (arguments.replay) return replay(arguments);
   } catch (const ReplayFailed& failed) {
     return failed.status;
   }
-  const AuditTrail trail = AuditTrail::read(command.path);
-  if (!command.others.empty()) {
-    const AuditTrail other = AuditTrail::read(command.others.front());
-    return report(command, trail, other, compare(trail, other));
+  const AuditTrail trail = AuditTrail::read(arguments.a.name);
+  if (!arguments.b.name.empty()) {
+    const AuditTrail other = AuditTrail::read(arguments.b.name);
+    return report(arguments, trail, other, compare(trail, other));
   }
   std::vector<int64_t> steps;
   for (const AuditTrail::Record& record : trail.records)
     if (record.is_step) steps.push_back(record.step);
-  print_line(stdout, "{}: the chain of {} records holds: {}{}", command.path, trail.records.size(),
+  print_line(stdout, "{}: the chain of {} records holds: {}{}", trail.path, trail.records.size(),
              range_of(steps), trail.is_cut ? "; a last record is not whole" : "");
   for (size_t i = 1; i < trail.records.size(); ++i)
     if (const AuditTrail::Record& record = trail.records[i]; !record.is_step)
       print_line(stdout, "  line {}: resumed before step {}{}", record.line, record.step,
                  trail.step(record.step - 1) ? "" : ", steps before it are missing");
   return 0;
+}
+
+int diverge(const std::vector<std::string>& words) {
+  Arguments arguments;
+  if (!parse_diverge(words, arguments)) return 0;
+  try {
+    const Divergence found = zero::diverge(audited_run(arguments.a), audited_run(arguments.b));
+    print_line(stdout, "{}", found.text);
+    if (!arguments.json.empty()) write_json("--json", arguments.json, result_of(found).dump());
+    return found.kind == Divergence::Kind::equal ? 0 : is_different;
+  } catch (const ReplayFailed& failed) {
+    return failed.status;
+  }
 }
 
 }  // namespace zg::tools

@@ -164,10 +164,8 @@ struct TrainOptions : RunSpec {
   int64_t steps_per_print = 0;  ///< interval of DeepSpeed's two progress lines; 0: none
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;
-  std::string metrics, audit, trace;  ///< files; empty: none
-  int64_t audit_interval = zero::AuditOptions().interval;
-  std::optional<StepRange> audit_ops;  ///< absent: no step
-  std::string audit_tensor, audit_tensor_path;
+  std::string metrics, trace;            ///< files; empty: none
+  zero::AuditOptions audit;              ///< as its flags say; without a path: none
   std::vector<std::string> command;      ///< the words of the command line
   std::optional<StepRange> trace_steps;  ///< absent: three steps after two of warm-up
   std::string tensorboard;               ///< folder of the event files; empty: none

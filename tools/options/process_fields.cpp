@@ -85,27 +85,22 @@ void parse_gradients(TrainOptions& options, const FlagValue& v) {
     raise<ConfigError>("{}: expected a path, got '{}'", v.flag, v.value);
 }
 
-template <std::optional<StepRange> TrainOptions::*steps>
-void parse_range(TrainOptions& options, const FlagValue& v) {
-  const size_t colon = v.value.find(':');
+StepRange step_range(const FlagValue& v, const std::string& steps) {
+  const size_t colon = steps.find(':');
   if (colon == std::string::npos)
     raise<ConfigError>("{}: expected FIRST:COUNT such as 10:3, got '{}'", v.flag, v.value);
-  const int64_t first = parse_integer(v.flag, v.value.substr(0, colon), 0, largest_count);
-  const int64_t count = parse_integer(v.flag, v.value.substr(colon + 1), 1, largest_count);
-  options.*steps = StepRange{first, first + count};
+  const int64_t first = parse_integer(v.flag, steps.substr(0, colon), 0, largest_count);
+  return {first, first + parse_integer(v.flag, steps.substr(colon + 1), 1, largest_count)};
 }
-
-void parse_audit_tensor(TrainOptions& options, const FlagValue& v) {
-  const size_t colon = std::min(v.value.rfind(':'), v.value.size());
-  options.audit_tensor_path = v.value.substr(0, colon);
-  options.audit_tensor = v.value.substr(std::min(colon + 1, v.value.size()));
+void parse_trace_steps(TrainOptions& options, const FlagValue& v) {
+  options.trace_steps = step_range(v, v.value);
 }
-FlagRow audit_tensor_row() {
-  FlagRow row = parsed_row({"--audit-tensor"}, "F:OUTPUT",
-                           "write the bytes of an output in --audit-ops, such as 0/compute/17",
-                           parse_audit_tensor);
-  row.use = PathUse::writes;
-  return row;
+void parse_audit_ops(TrainOptions& options, const FlagValue& v) {
+  const size_t end = std::min(v.value.find(':', v.value.find(':') + 1), v.value.size());
+  const StepRange steps = step_range(v, v.value.substr(0, end));
+  options.audit.first_op_step = steps.first;
+  options.audit.end_op_step = steps.end;
+  options.audit.tensor = v.value.substr(std::min(end + 1, v.value.size()));
 }
 
 void parse_report_to(TrainOptions& options, const FlagValue& v) {
@@ -337,20 +332,20 @@ Fields output_fields() {
                    "sort and adder: problems of each split to score at the end")},
       {ZG_AT(metrics), path_row({"--metrics"}, "F", PathUse::writes, "a JSON line per step"),
        by_plan},
-      {ZG_AT(audit),
+      {ZG_AT(audit.path),
        path_row({"--audit"}, "F", PathUse::writes,
                 "an audit trail: a JSON line per step, in a chain of hashes, equal for\n"
                 "every layout; zerograd audit checks, compares and replays it")},
-      {ZG_AT(audit_interval),
+      {ZG_AT(audit.interval),
        integer_row({"--audit-interval"}, "steps between hashes of the parameters in --audit",
                    {1, nullptr})},
-      {ZG_AT(audit_ops),
-       parsed_row({"--audit-ops"}, "FIRST:COUNT",
+      {ZG_AT(audit.first_op_step),
+       parsed_row({"--audit-ops"}, "FIRST:COUNT[:OUTPUT]",
                   "steps in which --audit has a hash of each tensor that a kernel or a\n"
-                  "collective writes, by rank [none]",
-                  parse_range<&TrainOptions::audit_ops>),
+                  "collective writes, by rank, and all bytes of OUTPUT, such as\n"
+                  "0/compute/17 [none]",
+                  parse_audit_ops),
        by_plan},
-      {ZG_AT(audit_tensor_path), audit_tensor_row(), by_plan},
       {ZG_AT(tensorboard),
        path_row({"--tensorboard-dir"}, "DIR", PathUse::adds,
                 "a file of events for TensorBoard, under Megatron's tags"),
@@ -362,8 +357,7 @@ Fields output_fields() {
        by_plan},
       {ZG_AT(trace_steps),
        parsed_row({"--trace-steps"}, "FIRST:COUNT",
-                  "steps that --trace records [3 after 2 of warm-up]",
-                  parse_range<&TrainOptions::trace_steps>),
+                  "steps that --trace records [3 after 2 of warm-up]", parse_trace_steps),
        by_plan},
       {ZG_AT(dump_memory),
        switch_row({"--dump-memory"}, "a Markdown table of memory per phase and step"), not_stored,

@@ -54,12 +54,6 @@ void check_train(const TrainOptions& options) {
        "--trace-steps: expected --trace F, which they are written to, got none"},
       {given("--audit-ops") && !given("--audit"),
        "--audit-ops: expected --audit F, which they are written to, got none"},
-      {given("--audit-tensor") &&
-           (options.audit_tensor.empty() || options.audit_tensor_path.empty()),
-       fmt::format("--audit-tensor: expected F:OUTPUT such as values:0/compute/17, got '{}'",
-                   printable(options.audit_tensor_path))},
-      {given("--audit-tensor") && !given("--audit-ops"),
-       "--audit-tensor: expected --audit-ops FIRST:COUNT, the steps of the output, got none"},
       {given("--trace") && injection.fault == FaultInjection::Fault::flip,
        "--inject: expected fault=flip without --trace, which it uses itself, got both"},
       {injection.fault != FaultInjection::Fault::none && injection.rank >= options.ranks,
@@ -199,7 +193,7 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
   if (options.dump_gradients_step)
     check_step("--dump-gradients", *options.dump_gradients_step, end);
   if (options.trace_steps) check_step("--trace-steps", options.trace_steps->first, end);
-  if (options.audit_ops) check_step("--audit-ops", options.audit_ops->first, end);
+  if (options.has("--audit-ops")) check_step("--audit-ops", options.audit.first_op_step, end);
   if (options.injection.fault != FaultInjection::Fault::none)
     for (int64_t step : options.injection.steps) check_injection_step(options, step, end);
 }

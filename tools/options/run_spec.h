@@ -150,8 +150,8 @@ struct RunSpec {
 RunSpec unknown_run();
 
 std::string to_json(const RunSpec& spec);  ///< without tokenizer_json and base
-/// The settings of a run's audit, as JSON: those that may change bits, and the layout.
-zero::AuditOptions audit_options(const RunSpec& spec);
+/// Sets the settings of an audit, as JSON: those that may change bits, and the layout.
+zero::AuditOptions audit_options(const RunSpec& spec, zero::AuditOptions audit = {});
 /// Throws FileError.
 RunSpec settings_from_json(const std::string& json, const std::string& path);
 

@@ -100,7 +100,7 @@ std::string to_json(const RunSpec& spec) {
   return json.dump();
 }
 
-zero::AuditOptions audit_options(const RunSpec& spec) {
+zero::AuditOptions audit_options(const RunSpec& spec, zero::AuditOptions audit) {
   const RunSpec initial;
   Json settings = Json::object(), layout = Json::object();
   AuditPart of_group = AuditPart::settings;
@@ -114,7 +114,9 @@ zero::AuditOptions audit_options(const RunSpec& spec) {
       (part == AuditPart::settings ? settings : layout)[field.stored.key] = value;
     }
   }
-  return {.settings = settings.dump(), .layout = layout.dump()};
+  audit.settings = settings.dump();
+  audit.layout = layout.dump();
+  return audit;
 }
 
 RunSpec settings_from_json(const std::string& written, const std::string& path) {

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "tools/options/fields.h"
 #include "tools/run/child.h"
@@ -34,17 +33,29 @@ Words split(const std::string& line) {
   return words;
 }
 
-// A command line, with or without the program's name; empty: a path.
-Words command_of(const std::string& name) {
-  Words words = split(name);
-  if (!words.empty() && words.front() == "zerograd") words.erase(words.begin());
-  const bool is_command = words.size() > 1 && (words[0] == "train" || words[0] == "finetune");
-  return is_command ? words : Words();
+struct Command {
+  Words variables;  ///< NAME=VALUE
+  std::string program = this_program;
+  Words words;  ///< after the program; empty: none
+};
+// Without words: the name is a path.
+Command command_of(const std::string& name) {
+  const Words words = split(name);
+  const auto is_train = [](const std::string& word) {
+    return word == "train" || word == "finetune";
+  };
+  const auto is_plain = [](const std::string& word) { return word.find('=') == word.npos; };
+  const auto train = std::ranges::find_if(words, is_train);
+  const auto program = std::ranges::find_if(words, is_plain);
+  if (train == words.end() || train - program > 1 || words.size() < 2) return {};
+  Command command{.variables = {words.begin(), program}, .words = {train, words.end()}};
+  if (program != train) command.program = *program;
+  return command;
 }
 
 struct FlagWords {
   Words kept;
-  std::string save;  ///< of --save
+  Words folders;  ///< of --save and --resume
 };
 // Leaves out the flags that write, and, of a record, those that a replay has instead.
 FlagWords without_outputs(const Words& words, bool is_record) {
@@ -75,85 +86,137 @@ FlagWords without_outputs(const Words& words, bool is_record) {
     const bool takes_next = found->second && equals == std::string::npos && i + 1 < words.size();
     const std::string value =
         takes_next ? words[++i] : words[i].substr(std::min(equals, words[i].size() - 1) + 1);
-    if (name == "--save" || name == "--output-dir") result.save = value;
+    for (const char* folder : {"--save", "--output-dir", "--resume", "--load"})
+      if (name == folder) result.folders.push_back(value);
   }
   return result;
 }
 
-void train(Words words, const zero::AuditOptions& audit) {
-  words.insert(words.begin(), this_program);
+Words words_of(const Command& command) {
+  Words words = command.variables;
+  words.push_back(command.program);
+  words.insert(words.end(), command.words.begin(), command.words.end());
+  return words;
+}
+
+// The flags and their values; variables and program are the first one's value.
+zero::AuditTrail::Fields flags_of(const Command& command) {
+  zero::AuditTrail::Fields flags = {{"program", ""}};
+  for (const std::string& word : words_of(command))
+    if (word.starts_with("--"))
+      flags.emplace_back(word, "");
+    else
+      flags.back().second += (flags.back().second.empty() ? "" : " ") + word;
+  return flags;
+}
+
+void train(Command command, const zero::AuditOptions& audit) {
+  if (!command.variables.empty()) {
+    command.variables.insert(command.variables.begin(), "env");
+    if (command.program == this_program)
+      command.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  }
+  Words words = words_of(command);
   words.insert(words.end(), {"--audit", audit.path, "--audit-interval", "1"});
   if (audit.end_op_step > audit.first_op_step)
-    words.insert(words.end(),
-                 {"--audit-ops", fmt::format("{}:{}", audit.first_op_step,
-                                             audit.end_op_step - audit.first_op_step)});
-  if (!audit.tensor.empty())
-    words.insert(words.end(), {"--audit-tensor", audit.tensor_path + ":" + audit.tensor});
+    words.insert(words.end(), {"--audit-ops",
+                               fmt::format("{}:{}:{}", audit.first_op_step,
+                                           audit.end_op_step - audit.first_op_step, audit.tensor)});
   const CapturedEnd end = capture_child(words, "try again", /*seconds=*/1e9);
   if (end.end.status == 0) return;
   print_line(stderr, "{}", end.output);
   throw ReplayFailed{end.end.status};
 }
 
-Words recorded_command(const zero::AuditTrail& trail, int64_t step) {
+// Without words: another program wrote the record.
+Command recorded_command(const zero::AuditTrail& trail, int64_t step) {
+  Command command;
+  constexpr std::string_view variable = "run.environment.";
   for (const auto& [name, value] : trail.run_of(step).fields)
-    if (name == "command" && value != "[]") return Json::parse(value).get<Words>();
-  return {"train"};
+    if (name == "command")
+      command.words = Json::parse(value).get<Words>();
+    else if (name.starts_with(variable))
+      command.variables.push_back(name.substr(variable.size()) + "=" +
+                                  Json::parse(value).get<std::string>());
+  return command;
 }
 
-// The paths of checkpoints by their steps.
-std::map<int64_t, std::string> steps_of_folder(const std::string& path) {
-  std::map<int64_t, std::string> found;
-  for (const zero::StepFolder& folder : zero::step_folders(path)) found[folder.steps] = folder.path;
-  if (found.empty()) found[zero::read_checkpoint_info(path).steps] = path;
-  return found;
+// Adds the paths of checkpoints by their steps: a folder of step_N, or one.
+void add_checkpoints(const std::string& path, std::map<int64_t, std::string>& found) {
+  const auto folders = zero::step_folders(path);
+  for (const zero::StepFolder& folder : folders) found.emplace(folder.steps, folder.path);
+  if (folders.empty()) found.emplace(zero::read_checkpoint_info(path).steps, path);
+}
+
+zero::AuditedRun run_of_command(const RunSource& source, Command command) {
+  zero::AuditedRun run;
+  if (!source.program.empty()) command.program = source.program;
+  command.words = without_outputs(command.words, /*is_record=*/false).kept;
+  command.words.insert(command.words.end(), source.flags.begin(), source.flags.end());
+  run.command = flags_of(command);
+  run.replay = [command](int64_t, int64_t end, const zero::AuditOptions& audit) {
+    Command own = command;
+    if (end != INT64_MAX)
+      own.words.insert(own.words.end(), {"--exit-interval", std::to_string(end)});
+    train(own, audit);
+  };
+  run.trail = zero::recorded(run);
+  run.trail.path = source.title;
+  if (!run.trail.records.empty()) run.checkpoints = {run.trail.records.front().step};
+  return run;
 }
 
 }  // namespace
 
 zero::AuditedRun audited_run(const RunSource& source) {
-  zero::AuditedRun run;
-  if (Words words = command_of(source.name); !words.empty()) {
-    words = without_outputs(words, /*is_record=*/false).kept;
-    words.insert(words.end(), source.flags.begin(), source.flags.end());
-    run.replay = [words](int64_t, int64_t end, const zero::AuditOptions& audit) {
-      Words own = words;
-      if (end != INT64_MAX) own.insert(own.end(), {"--exit-interval", std::to_string(end)});
-      train(own, audit);
-    };
-    run.trail = zero::recorded(run);
-    run.trail.path = source.title;
-    return run;
-  }
-  run.trail = zero::AuditTrail::read(source.name);
-  if (run.trail.records.empty())
+  if (Command command = command_of(source.name); !command.words.empty())
+    return run_of_command(source, command);
+  zero::AuditedRun run{.trail = zero::AuditTrail::read(source.name)};
+  const zero::AuditTrail& trail = run.trail;
+  if (trail.records.empty())
     raise<ConfigError>("{}: expected the record of a step, got none", source.name);
   std::map<int64_t, std::string> checkpoints;
-  if (!source.checkpoints.empty()) {
-    checkpoints = steps_of_folder(source.checkpoints);
-  } else if (const std::string save = without_outputs(recorded_command(run.trail, 0), true).save;
-             std::filesystem::is_directory(save)) {
-    for (const zero::StepFolder& folder : zero::step_folders(save))
-      checkpoints[folder.steps] = folder.path;
+  if (!source.checkpoints.empty()) add_checkpoints(source.checkpoints, checkpoints);
+  for (const zero::AuditTrail::Record& record : trail.records) {
+    if (record.is_step) continue;
+    Command command = recorded_command(trail, record.step);
+    const FlagWords words = without_outputs(command.words, true);
+    command.words = words.kept;
+    if (run.command.empty()) run.command = flags_of(command);
+    if (source.checkpoints.empty())
+      for (const std::string& folder : words.folders) try {
+          add_checkpoints(folder, checkpoints);
+        } catch (const FileError&) {  // ignored: a replay says which checkpoint it lacks
+        }
   }
   for (const auto& [steps, path] : checkpoints) run.checkpoints.push_back(steps);
-  run.replay = [trail = run.trail, checkpoints, flags = source.flags](
-                   int64_t first, int64_t end, const zero::AuditOptions& audit) {
-    Words words = without_outputs(recorded_command(trail, first), true).kept;
-    if (first > 0) words.insert(words.end(), {"--resume", checkpoints.at(first)});
-    words.insert(words.end(), flags.begin(), flags.end());
-    // The length of the run stays as it was, because a schedule may depend on it.
-    words.insert(words.end(), {"--exit-interval", std::to_string(end)});
-    train(words, audit);
+  run.replay = [trail, checkpoints, source](int64_t first, int64_t end,
+                                            const zero::AuditOptions& audit) {
+    // A run that was resumed with other flags is replayed in parts.
+    for (int64_t stop = end; first < end; first = std::exchange(stop, end)) {
+      Command command = recorded_command(trail, first);
+      if (command.words.empty())
+        raise<ConfigError>(
+            "replay: {}: expected a record of zerograd train, got one without a command line; "
+            "try zero::diverge() in the program that wrote it",
+            source.name);
+      command.words = without_outputs(command.words, true).kept;
+      for (const zero::AuditTrail::Record& record : trail.records)
+        if (!record.is_step && record.step > first && record.step < stop &&
+            checkpoints.contains(record.step) &&
+            without_outputs(recorded_command(trail, record.step).words, true).kept != command.words)
+          stop = record.step;
+      if (!source.program.empty()) command.program = source.program;
+      if (first > 0) command.words.insert(command.words.end(), {"--resume", checkpoints.at(first)});
+      command.words.insert(command.words.end(), source.flags.begin(), source.flags.end());
+      // The length of the run stays as it was, because a schedule may depend on it.
+      command.words.insert(command.words.end(), {"--exit-interval", std::to_string(stop)});
+      zero::AuditOptions own = audit;
+      if (own.first_op_step < first || own.first_op_step >= stop) own.end_op_step = 0;
+      train(command, own);
+    }
   };
   return run;
-}
-
-Json json_of(std::span<const zero::AuditDifference> differences) {
-  Json all = Json::array();
-  for (const auto& [field, first, second] : differences)
-    all.push_back({{"field", field}, {"first", first}, {"second", second}});
-  return all;
 }
 
 }  // namespace zg::tools

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -11,10 +9,10 @@ namespace zg::tools {
 
 /// A run as the user of audit and diverge names it.
 struct RunSource {
-  std::string title;      ///< of a command line, in texts
-  std::string name = {};  ///< an audit's file, or a command line: "train --data sort --lr 1e-3"
-  std::string checkpoints =
-      {};  ///< a folder of step_N, or one; empty: that of --save in the record
+  std::string title;         ///< of a command line, in texts
+  std::string name = {};     ///< an audit's file, or a command line: "train --data sort --lr 1e-3"
+  std::string program = {};  ///< that replays an audit; empty: this one
+  std::string checkpoints = {};         ///< a folder of step_N, or one; empty: those in the record
   std::vector<std::string> flags = {};  ///< of train, after those of the record
 };
 
@@ -25,10 +23,8 @@ struct ReplayFailed {
 
 /// The run, replayed by child processes that train. The command line is that of the record, without
 /// its outputs and its --inject; the record of a run that is given as a command line is made first.
-/// A replay throws ReplayFailed.
+/// A command line may begin with variables and a program, "ZG_CPU_ISA=portable build/zerograd
+/// train ...". A replay throws ReplayFailed.
 zero::AuditedRun audited_run(const RunSource& source);
-
-/// Writes differences to JSON: [{"field":..,"first":..,"second":..}].
-nlohmann::ordered_json json_of(std::span<const zero::AuditDifference> differences);
 
 }  // namespace zg::tools

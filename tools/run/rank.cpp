@@ -135,16 +135,12 @@ zero::TrainerOptions Rank::trainer_options() const {
                                   .pipeline = options_.axes.schedule,
                                   .stop_interval = options_.exit_interval,
                                   .max_bad_steps = options_.max_bad_steps};
-  if (!options_.audit.empty()) {
-    options.audit = audit_options(options_);
-    options.audit->path = options_.audit;
-    options.audit->interval = options_.audit_interval;
+  if (!options_.audit.path.empty()) {
+    options.audit = audit_options(options_, options_.audit);
     options.audit->command = options_.command;
-    const StepRange ops = options_.audit_ops.value_or(StepRange{});
-    options.audit->first_op_step = ops.first;
-    options.audit->end_op_step = ops.end;
-    options.audit->tensor = options_.audit_tensor;
-    options.audit->tensor_path = options_.audit_tensor_path;
+    if (options_.process)  // a replay has no mpirun
+      options.audit->command.insert(options.audit->command.end(),
+                                    {"--ranks", std::to_string(options_.ranks)});
   }
   // A plan includes a save also without a path of --save, and keeps every checkpoint.
   const bool plans_save =

@@ -47,7 +47,7 @@ void check_outputs(Run& run) {
   check_paths(paths_of(train_groups(options)));  // also paths of the config and the checkpoint
   if (!options.is_first_process() || options.explain_settings) return;
   check_writable("--trace", options.trace);
-  if (!options.only_planned) check_writable("--audit", options.audit);
+  if (!options.only_planned) check_writable("--audit", options.audit.path);
   check_writable("--dump-gradients", options.dump_gradients);
   check_writable("--memory-json", options.memory_json);
   check_writable("--kernels", options.kernels);
@@ -337,10 +337,10 @@ std::string path_of(const Run& run) {
       options.activation_checkpoint, options.eval_interval, options.eval_batches,
       options.sample_interval, options.save_interval, options.exit_interval, options.max_bad_steps,
       options.score_samples, options.save.empty(), options.memory_json.empty(),
-      options.audit.empty(), options.audit_interval, options.audit_ops.value_or(StepRange{}).first,
-      options.audit_ops.value_or(StepRange{}).end, options.dump_gradients_step.value_or(-1),
-      engine.offload.parameter, engine.offload.gradient, engine.offload.optimizer,
-      engine.offload.activation, options.initial_weights, options.from_hf,
+      options.audit.path.empty(), options.audit.interval, options.audit.first_op_step,
+      options.audit.end_op_step, options.dump_gradients_step.value_or(-1), engine.offload.parameter,
+      engine.offload.gradient, engine.offload.optimizer, engine.offload.activation,
+      options.initial_weights, options.from_hf,
       run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder" : "");
 }
 

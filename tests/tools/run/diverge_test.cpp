@@ -89,6 +89,33 @@ TEST_CASE("a bit that flipped in a recorded run is a fault of this run") {
   CHECK(contains(checked(zerograd("audit " + other + " --replay 4..5"), 1).out, "step 4 differs"));
 }
 
+TEST_CASE("diverge repeats variables, programs, initial weights and resumes of a run") {
+  const TemporaryFolder folder;
+  const std::string one = folder / "one", other = folder / "other", saved = folder / "saved";
+  CHECK(diverged(folder, {run, "ZG_CPU_ISA=portable " ZG_COMMAND " " + run}).status == 0);
+  // Resumed after three steps, with another rate.
+  const std::string saves = " --save-top-k -1 --save " + saved + " --audit " + other;
+  checked(called(run + "--audit " + one));
+  checked(called(run + "--exit-interval 3" + saves));
+  checked(called("train --score-samples 0 --log-interval 0 --lr 6e-4 --resume " + saved + saves));
+  Result result = diverged(folder, {one, other});
+  CAPTURE(result.json.dump());
+  CHECK(result.json["result"] == "reproduced");
+  CHECK(result.json["step"] == 3);
+  CHECK(contains(result.json["settings"].dump(), "run.rate"));
+  // No setting tells two checkpoints of a step apart; the command lines do.
+  const std::string moved = folder / "moved",
+                    resumed = "train --score-samples 0 --steps 8 --resume ";
+  checked(called(run + "--weight-decay 0.2 --save " + moved));
+  result = diverged(folder, {resumed + saved + " --weight-decay 0.1 --lr 5e-4",
+                             resumed + moved + " --weight-decay 0.1 --lr 5e-4"});
+  CAPTURE(result.json.dump());
+  CHECK(result.json["step"] == 6);
+  CHECK(contains(result.json["fields"][0]["field"], "units."));
+  CHECK(contains(result.json["text"],
+                 "Flags that differ: --resume: " + saved + " and " + moved + "."));
+}
+
 TEST_CASE("diverge refuses files and command lines that it cannot compute again") {
   const TemporaryFolder folder;
   check_refused("diverge " + (folder / "nothing") + " " + (folder / "nothing"), 5,
