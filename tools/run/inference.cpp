@@ -180,8 +180,9 @@ std::string list(const std::vector<int32_t>& numbers) {
 
 double print_score(const Evaluation& evaluation, Split split, const char* name, int64_t batch,
                    int64_t samples, const std::function<void(const std::string&)>& print) {
-  const models::Score score = models::score(evaluation.model, evaluation.make_tape,
-                                            evaluation.dataset, split, samples, batch);
+  const models::Score score =
+      models::score(evaluation.model, evaluation.make_tape, evaluation.dataset, split, samples,
+                    batch, evaluation.ranks);
   for (const models::Score::Mistake& mistake : score.mistakes)
     print(fmt::format("GPT claims that {}{}{} but gt is {}", list(mistake.question),
                       evaluation.is_sort_task ? " sorted is " : " adds up to ",

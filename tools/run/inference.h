@@ -71,7 +71,8 @@ struct Evaluation {
   std::function<Tape()> make_tape;  ///< makes a tape that records nothing
   const models::Dataset& dataset;
   Device device;
-  bool is_sort_task = false;  ///< false: the adder. Chooses the printed wording
+  bool is_sort_task = false;      ///< false: the adder. Chooses the printed wording
+  Communicator* ranks = nullptr;  ///< share the questions of scores()
 
   /// Mean loss over the first `batches` batches of `batch` samples of the validation split; the
   /// last batch may be smaller. 0 batches: the whole split. Throws ConfigError when there is no

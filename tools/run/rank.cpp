@@ -270,7 +270,8 @@ Evaluation Rank::evaluation() {
           .make_tape = [this] { return inference_tape(); },
           .dataset = dataset_,
           .device = device_,
-          .is_sort_task = options_.data.source == "sort"};
+          .is_sort_task = options_.data.source == "sort",
+          .ranks = mesh_.data};
 }
 
 double Rank::validation_loss(int64_t batches) {

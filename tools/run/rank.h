@@ -67,10 +67,10 @@ std::unique_ptr<RunModel> make_run_model(const Run& run, ParameterStore& store, 
 struct LeftEarly {};
 
 /// One rank of a run: its part of the model, the engine, the trainer and, for `train`, the console
-/// and the files of metrics. All ranks compute the same steps, validations, samples and scores,
-/// each on its own micro-batches of a step. Only rank 0 prints and writes. `plan` uses it on a meta
-/// device, where losses and norms are 0, no weights are read and nothing is printed or written.
-/// Every function is collective.
+/// and the files of metrics. All ranks compute the same steps, validations and samples, each
+/// on its own micro-batches of a step, and share the questions of scores. Only rank 0 prints and
+/// writes. `plan` uses it on a meta device, where losses and norms are 0, no weights are read and
+/// nothing is printed or written. Every function is collective.
 class Rank {
  public:
   /// Run, communicator and the device's owner must outlive it. The initial parameters depend only

@@ -1,8 +1,11 @@
 #include "zerograd/models/gpt/score.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/support/error_message.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -92,4 +95,49 @@ TEST_CASE("score refuses a dataset without questions") {
       score(
           model.gpt, [&] { return model.tape(TapeMode::inference); }, data, Split::train, 5, 0),
       "score: at_once: expected 1 sample or more, got 0", ConfigError);
+}
+
+TEST_CASE("ranks share the questions of a score and get the score of one rank") {
+  GPTCase alone(tiny_config(), Device::cpu(0, {.threads = 1}), DType::f32, 15.0);
+  const Score expected = score_of(alone, OwnAnswers(alone), Split::train, 40);
+  run_local(3, [&](Communicator& ranks, const Device& device) {
+    GPTCase model(tiny_config(), device, DType::f32, 15.0);
+    const OwnAnswers data(model);
+    int passes = 0;
+    const auto make_tape = [&] {
+      ++passes;
+      return model.tape(TapeMode::inference);
+    };
+    const Score shared = score(model.gpt, make_tape, data, Split::train, 40, /*at_once=*/6, &ranks);
+    CHECK(passes == 3 * 5);  // of 7 batches, each of 5 tokens
+    CHECK(shared.total == 40);
+    CHECK(shared.correct == expected.correct);
+    REQUIRE(shared.mistakes.size() == 3);
+    for (size_t i = 0; i < 3; ++i) {
+      CHECK(shared.mistakes[i].question == expected.mistakes[i].question);
+      CHECK(shared.mistakes[i].answer == expected.mistakes[i].answer);
+      CHECK(shared.mistakes[i].expected == expected.mistakes[i].expected);
+    }
+  });
+}
+
+TEST_CASE("logits of one rank that are not finite end the score of all ranks, after equal passes") {
+  GPTCase alone(tiny_config(), Device::cpu(0, {.threads = 1}), DType::f32, 15.0);
+  const OwnAnswers answers(alone);
+  std::vector<int32_t> ids(6), targets(6);
+  for (const int64_t i : {0, 1}) answers.sample(Split::train, i, ids.data(), targets.data());
+  run_local(2, [&](Communicator& ranks, const Device& device) {
+    GPTCase model(tiny_config(), device, DType::f32, 15.0);
+    if (ranks.rank() == 1)
+      for (const auto& parameter : model.store.parameters())
+        std::ranges::fill(model.source.at_rest(*parameter), NAN);
+    int passes = 0;
+    const auto make_tape = [&] {
+      ++passes;
+      return model.tape(TapeMode::inference);
+    };
+    CHECK_ERROR(ConfigError, "expected logits with a finite maximum",
+                score(model.gpt, make_tape, answers, Split::train, 2, /*at_once=*/1, &ranks));
+    CHECK(passes == 5);
+  });
 }
