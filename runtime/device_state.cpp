@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "zerograd/runtime/backend.h"
-#include "zerograd/runtime/machine.h"
+#include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/storage/swap_file.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -20,7 +20,7 @@ Device::Traits traits_of(Device::Type type, const Device::Options& options, Devi
   if (type == Device::Type::cpu && traits.isa > cpu::machine_isa())
     raise<ConfigError>("device: this machine goes up to {}, got {}", cpu::machine_isa(),
                        traits.isa);
-  traits.threads = options.threads > 0 ? options.threads : threads_or(available_cores());
+  traits.threads = options.threads > 0 ? options.threads : cpu::threads_or(available_cores());
   return traits;
 }
 

@@ -91,15 +91,4 @@ std::optional<int> number_in_variable(const char* variable, const char* ends) {
   return number;
 }
 
-int threads_or(int share) {
-  constexpr int most = 4096;  // also the limit of --threads
-  for (const char* variable : {"ZG_NUM_THREADS", "OMP_NUM_THREADS"})
-    if (const int threads = number_in_variable(variable, ",").value_or(0); threads > 0) {
-      if (threads > most)
-        raise<ConfigError>("{}: expected at most {} threads, got {}", variable, most, threads);
-      return threads;
-    }
-  return share;
-}
-
 }  // namespace zg

@@ -25,8 +25,4 @@ ZG_API int64_t thread_limit();
 /// `ends` or at the end of the text; absent: the variable is not set. Throws ConfigError.
 ZG_API std::optional<int> number_in_variable(const char* variable, const char* ends = "");
 
-/// The threads for kernels where the program sets none: the number in ZG_NUM_THREADS, else in
-/// OMP_NUM_THREADS; where neither is set or above 0, `share`. Throws ConfigError.
-ZG_API int threads_or(int share);
-
 }  // namespace zg

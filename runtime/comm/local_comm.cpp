@@ -9,8 +9,8 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/comm/local_world.h"
 #include "zerograd/runtime/comm/queued_comm.h"
+#include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/device_state.h"
-#include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -244,7 +244,7 @@ Device device_of_rank(Device::Type type, int rank, const DeviceOptions& options)
                                      : Device::cpu(rank, separate);
 }
 
-int threads_per_rank(int ranks) { return threads_or(std::max(1, available_cores() / ranks)); }
+int threads_per_rank(int ranks) { return cpu::threads_or(std::max(1, available_cores() / ranks)); }
 
 void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                const LocalOptions& options) {

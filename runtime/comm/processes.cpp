@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -49,7 +50,7 @@ std::optional<ProcessRank> process_rank() {
 int threads_per_process(int local_size) {
   const int own = available_cores();
   const int together = std::max(own, cores_of(getppid()));
-  return threads_or(std::clamp(together / std::max(1, local_size), 1, own));
+  return cpu::threads_or(std::clamp(together / std::max(1, local_size), 1, own));
 }
 
 }  // namespace zg

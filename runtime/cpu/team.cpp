@@ -1,6 +1,7 @@
 #include "zerograd/runtime/cpu/team.h"
 
 #include <linux/futex.h>
+#include <omp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -8,11 +9,13 @@
 #include <atomic>
 #include <chrono>
 #include <climits>
+#include <cstdlib>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "zerograd/runtime/device.h"
+#include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
@@ -56,6 +59,9 @@ void wait(microseconds spin, const Done& done, const Sleep& sleep) {
   }
   while (!done()) sleep();
 }
+
+/// The threads of OpenMP before the program sets their number.
+const int openmp_default = omp_get_max_threads();
 
 constexpr microseconds between_regions{200}, between_tasks{100};
 
@@ -171,6 +177,19 @@ void team(int threads, int64_t tasks, TaskRef f) {
   }
   static thread_local Pool pool;
   pool.run(workers, tasks, f);
+}
+
+int threads_or(int share) {
+  constexpr int most = 4096;  // also the limit of --threads
+  constexpr const char* own = "ZG_NUM_THREADS";
+  if (const int threads = number_in_variable(own).value_or(0); threads > 0) {
+    if (threads > most)
+      raise<ConfigError>("{}: expected at most {} threads, got {}", own, most, threads);
+    return threads;
+  }
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  const int threads = omp_get_max_threads();
+  return (variable && *variable) || threads != openmp_default ? threads : share;
 }
 
 }  // namespace zg::cpu

@@ -30,6 +30,11 @@ class TaskRef {
 /// refuses a thread.
 ZG_API void team(int threads, int64_t tasks, TaskRef f);
 
+/// The threads for kernels where the program sets none: the number in ZG_NUM_THREADS; else
+/// OpenMP's, if OMP_NUM_THREADS or omp_set_num_threads() of the calling thread sets it; else
+/// `share`. Throws ConfigError.
+ZG_API int threads_or(int share);
+
 /// Splits [0, n) into chunks of `grain` elements and runs f(begin, end) on each. `grain` must not
 /// depend on the thread count.
 template <class F>
