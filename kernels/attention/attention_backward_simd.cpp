@@ -58,7 +58,7 @@ struct Block {
 
 template <class T>
 inline float dot(const T* x, const T* y, int64_t D) {
-  Vec sum = set1(0.0f);
+  Vec sum = 0.0;
   for_vectors(
       D, [&](int64_t d, auto count) { sum = fma(load(x + d, count), load(y + d, count), sum); });
   return reduce_add(sum);
@@ -68,12 +68,12 @@ inline float dot(const T* x, const T* y, int64_t D) {
 /// gradients of the scores. Elements from n to `end` become 0. `mean` is D_t.
 inline void differentiate(float* scores, float* gradients, int64_t n, int64_t end,
                           const float* bias, const float* factors, float log_sum, float mean) {
-  const Vec offset = set1(log_sum), centre = set1(mean);
+  const Vec offset = log_sum, centre = mean;
   for_vectors(n, [&](int64_t j, auto count) {
     Vec score = load(scores + j);
     if (bias) score = score + load(bias + j, count);
     const Vec weight = keep(exp(score - offset), count);
-    const Vec factor = factors ? load(factors + j, count) : set1(1.0f);
+    const Vec factor = factors ? load(factors + j, count) : 1.0;
     store(scores + j, weight * factor);
     store(gradients + j, weight * (load(gradients + j) * factor - centre));
   });

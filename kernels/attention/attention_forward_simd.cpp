@@ -57,11 +57,11 @@ struct Query {
 
 /// Adds the bias to n scores and returns the maximum of them and of `largest`.
 inline float add_bias(float* scores, int64_t n, const float* bias, float largest) {
-  Vec top = set1(largest);
+  Vec top = largest;
   for_vectors(n, [&](int64_t j, auto count) {
     Vec score = load(scores + j);
     if (bias) store(scores + j, score = score + load(bias + j, count));
-    top = max(top, select_first(count, score, top));
+    top = max(top, keep(score, count, top));
   });
   return reduce_max(top);
 }
@@ -70,8 +70,8 @@ inline float add_bias(float* scores, int64_t n, const float* bias, float largest
 /// sum of the exponentials without the factors, one partial sum in each lane.
 inline Vec exponentiate(float* scores, int64_t n, int64_t end, const float* factors,
                         float largest) {
-  Vec sum = set1(0.0f);
-  const Vec top = set1(largest);
+  Vec sum = 0.0;
+  const Vec top = largest;
   for_vectors(n, [&](int64_t j, auto count) {
     const Vec weight = keep(exp(load(scores + j) - top), count);
     sum = sum + weight;
@@ -90,7 +90,7 @@ inline void update_softmax(const Query& query, float* scores, int64_t n, int64_t
   const float previous = *query.largest;
   const float largest = add_bias(scores, n, bias, previous);
   if (largest > previous && previous > lowest) {
-    const Vec rescale = exp(set1(previous - largest));
+    const Vec rescale = exp(Vec(previous - largest));
     for (int64_t d = 0; d < columns; d += Vec::lanes)
       store(query.out + d, load(query.out + d) * rescale);
     store(query.sum, load(query.sum) * rescale);
@@ -151,7 +151,7 @@ inline void score_keys(float* scores, const float* query, const T* k, int64_t to
     const int valid = static_cast<int>(smaller(Vec::lanes, n - j));
     Vec sum[Vec::lanes];
     for (int i = 0; i < Vec::lanes; ++i) {
-      sum[i] = set1(0.0f);
+      sum[i] = 0.0;
       if (i < valid)
         for_vectors(D, [&](int64_t d, auto count) {
           sum[i] = fma(load(k + (j + i) * token + d, count), load(query + d), sum[i]);
@@ -174,12 +174,12 @@ inline void add_values(float* out, const float* weights, const T* v, int64_t tok
     for_vectors(D, [&](int64_t d, auto count) {
       Vec sum = load(out + d);
       for (int i = 0; i < 4; ++i)
-        sum = fma(set1(weights[j + i]), load(v + (j + i) * token + d, count), sum);
+        sum = fma(weights[j + i], load(v + (j + i) * token + d, count), sum);
       store(out + d, sum);
     });
   for (; j < n; ++j)
     for_vectors(D, [&](int64_t d, auto count) {
-      store(out + d, fma(set1(weights[j]), load(v + j * token + d, count), load(out + d)));
+      store(out + d, fma(weights[j], load(v + j * token + d, count), load(out + d)));
     });
 }
 
@@ -217,7 +217,7 @@ inline void process_range(const AttentionCall& call, const QueryRange& range, st
   for (int64_t t = range.begin; t < range.end; ++t) {
     const Query query = query_at(scratch, range, t);
     *query.largest = lowest;
-    store(query.sum, set1(0.0f));
+    store(query.sum, Vec(0.0));
   }
   const int64_t key_begin = first_key(s, range.begin) / key_block * key_block;
   const int64_t key_end = visible_keys(s, range.end - 1);

@@ -67,14 +67,14 @@ template <int vectors, Left left, Store mode>
   for (int i = 0; i < tile_rows; ++i)
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v)
-      sum[i][v] = mode == Store::add ? load(c + i * c_row + v * Vec::lanes) : set1(0.0f);
+      sum[i][v] = mode == Store::add ? load(c + i * c_row + v * Vec::lanes) : 0.0;
   for (int64_t k = 0; k < depth; ++k) {
     Vec right[vectors];
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) right[v] = load(b + v * Vec::lanes);
 #pragma GCC unroll 12
     for (int i = 0; i < tile_rows; ++i) {
-      const Vec factor = set1(a[left == Left::rows ? i * row_stride : i]);
+      const Vec factor = a[left == Left::rows ? i * row_stride : i];
 #pragma GCC unroll 2
       for (int v = 0; v < vectors; ++v) sum[i][v] = fma(factor, right[v], sum[i][v]);
     }
@@ -98,25 +98,19 @@ inline void multiply(int64_t depth, int64_t columns, const float* a, const Panel
   if (j < columns) tile<1, left, mode>(depth, a, panel, b.row, c + j, c_row);
 }
 
-/// Takes the first `count` lanes from `yes`, the others from `no`.
-inline Vec select_first(int64_t count, Vec yes, Vec no) { return select(first(count), yes, no); }
-inline Vec select_first(All, Vec yes, Vec) { return yes; }
-
 /// row = source * scale for D elements, then zeros to the end of the last vector.
 template <class T>
 inline void load_row(float* row, const T* source, int64_t D, float scale) {
-  for_vectors(
-      D, [&](int64_t d, auto count) { store(row + d, load(source + d, count) * set1(scale)); });
+  for_vectors(D, [&](int64_t d, auto count) { store(row + d, load(source + d, count) * scale); });
 }
 
 template <class T>
 inline void store_row(T* target, const float* row, int64_t D, float scale) {
-  for_vectors(
-      D, [&](int64_t d, auto count) { store(target + d, load(row + d) * set1(scale), count); });
+  for_vectors(D, [&](int64_t d, auto count) { store(target + d, load(row + d) * scale, count); });
 }
 
 inline void zero_row(float* row, int64_t n) {
-  for (int64_t i = 0; i < n; i += Vec::lanes) store(row + i, set1(0.0f));
+  for (int64_t i = 0; i < n; i += Vec::lanes) store(row + i, Vec(0.0));
 }
 
 /// Packs n rows of D elements, `token` elements apart, as a right factor [n, D].
@@ -138,27 +132,12 @@ inline void pack_transposed(float* panels, const T* rows, int64_t token, int64_t
     for_vectors(D, [&](int64_t d, auto count) {
       Vec square[Vec::lanes];
       for (int i = 0; i < Vec::lanes; ++i)
-        square[i] = i < valid ? load(rows + (j + i) * token + d, count) : set1(0.0f);
+        square[i] = i < valid ? load(rows + (j + i) * token + d, count) : 0.0;
       transpose(square);
       const int64_t depth = smaller(Vec::lanes, D - d);
       for (int i = 0; i < depth; ++i) store(panel + (d + i) * panel_columns, square[i]);
     });
   }
-}
-
-/// The dropout factors, 0 or 1 / (1 - p), of n weights from `first` on, in a buffer of at least
-/// factor_room(n) elements; returns the address of the first one.
-constexpr int64_t factor_room(int64_t n) { return n + 3 + philox_elements; }
-inline const float* fill_factors(float* buffer, const DropoutMask& mask, uint32_t sample,
-                                 int64_t first, int64_t n) {
-  const int64_t skipped = first % 4;
-  const Vec scale = set1(mask.scale), zero = set1(0.0f);
-  for (int64_t i = 0; i < skipped + n; i += philox_elements) {
-    const PhiloxWords words = philox(mask, sample, (first + i) / 4);
-    store(buffer + i, select(at_least(words.first, mask.threshold), scale, zero));
-    store(buffer + i + Vec::lanes, select(at_least(words.second, mask.threshold), scale, zero));
-  }
-  return buffer + skipped;
 }
 
 /// Dropout factors of a block of `rows` queries from t0 on. If there are few keys, the factors of
@@ -203,11 +182,11 @@ inline void add_alibi(const AttentionCall& call, float* scores, int64_t h, int64
                       int64_t n) {
   if (!call.alibi_slopes) return;
   constexpr float steps[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const Vec slope = set1(static_cast<const float*>(call.alibi_slopes)[h]);
-  Vec distance = set1(static_cast<float>(j - (t + call.shape.offset))) + load(steps);
+  const Vec slope = static_cast<const float*>(call.alibi_slopes)[h];
+  Vec distance = static_cast<float>(j - (t + call.shape.offset)) + load(steps);
   for (int64_t i = 0; i < n; i += Vec::lanes) {
     store(scores + i, fma(slope, distance, load(scores + i)));
-    distance = distance + set1(static_cast<float>(Vec::lanes));
+    distance = distance + Vec::lanes;
   }
 }
 

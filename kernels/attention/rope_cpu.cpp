@@ -14,26 +14,6 @@ ZG_DECLARE_LEVELS(RopeTable, rope_rotations)
 
 namespace {
 
-template <class T>
-void rotate(const RopeToken& a) {
-  using A = accumulator_t<T>;
-  const int64_t half = a.rotated / 2;
-  const A *cosines = static_cast<const A*>(a.row), *sines = cosines + half;
-  for (int64_t h = 0; h < a.heads; ++h) {
-    const T* x = static_cast<const T*>(a.x) + h * a.D;
-    T* y = static_cast<T*>(a.y) + h * a.D;
-    for (int64_t i = 0; i < half; ++i) {
-      const A first = static_cast<A>(x[i]), second = static_cast<A>(x[i + half]);
-      const A sine = a.backward ? -sines[i] : sines[i];
-      y[i] = T(first * cosines[i] - second * sine);
-      y[i + half] = T(second * cosines[i] + first * sine);
-    }
-    if (y != x) std::copy(x + a.rotated, x + a.D, y + a.rotated);
-  }
-}
-
-constexpr RopeTable plain = {{rotate<double>}};
-
 void check_positions(const Rope& a) {
   if (!a.positions) return;
   const int32_t* positions = a.positions.data<int32_t>();
@@ -50,9 +30,8 @@ void rope(const Rope& a, Workspace, Stream& stream) {
   const int64_t T = a.x.extent(1), C = a.x.extent(2), R = a.table.extent(1);
   const int64_t size = size_of(a.x.dtype()), row_bytes = R * size_of(a.table.dtype());
   const int32_t* positions = a.positions ? a.positions.data<int32_t>() : nullptr;
-  const auto type = static_cast<size_t>(a.x.dtype());
-  const bool is_f64 = a.x.dtype() == DType::f64;
-  const auto run = (is_f64 ? plain : ZG_AT_LEVEL(stream.traits().isa, rope_rotations)).rotate[type];
+  const RopeTable& table = ZG_AT_LEVEL(stream.traits().isa, rope_rotations);
+  const auto run = table.rotate[static_cast<size_t>(a.x.dtype())];
   constexpr int64_t chunk_elements = 1 << 14;
   const int64_t grain = std::max<int64_t>(1, chunk_elements / std::max<int64_t>(1, C));
   parallel_for(stream.traits().threads, a.x.extent(0) * T, grain, [&](int64_t begin, int64_t end) {

@@ -13,7 +13,7 @@ struct RopeToken {
   bool backward;
 };
 
-/// By dtype: f64, f32, bf16, f16. Null: the plain version.
+/// By dtype: f64, f32, bf16, f16.
 struct RopeTable {
   void (*rotate[4])(const RopeToken& token);
 };

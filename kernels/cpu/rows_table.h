@@ -4,15 +4,16 @@
 
 namespace zg::cpu {
 
-// Exponentials are summed in the accumulator type over blocks of this many elements, the blocks in
-// f64.
-inline constexpr int64_t exp_sum_block = 1024;
-
-/// Compiled per instruction set. The first index is 1 where x is bf16, the second where y is.
+/// Passes over one row, compiled per instruction set, by the dtype of x or, in scaled_exp, of y:
+/// f64, f32, bf16, f16.
 struct RowTable {
-  float (*max[2])(const void* x, int64_t n);
-  double (*exp_sum[2])(const void* x, float shift, int64_t n);
-  void (*scaled_exp[2][2])(const void* x, float shift, float scale, void* y, int64_t n);
+  /// The largest element; -infinity for an empty row. A NaN may be ignored or returned.
+  double (*max[4])(const void* x, int64_t n);
+  /// Sum of exp(x - shift).
+  double (*exp_sum[4])(const void* x, double shift, int64_t n);
+  /// y = exp(x - shift) * scale. x has y's type (and may be y) or, with the index 1, its
+  /// accumulator type.
+  void (*scaled_exp[2][4])(const void* x, double shift, double scale, void* y, int64_t n);
 };
 
 }  // namespace zg::cpu

@@ -7,8 +7,11 @@
 #endif
 
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/portable_math.h"
 
 // Vectors of 16 f32 for the *_simd.cpp sources, which are compiled once per instruction set. A
 // vector is one register of AVX-512, two of AVX2, or four of any other processor. Every sum over
@@ -34,11 +37,13 @@ constexpr int part_lanes = 8;
 constexpr int part_lanes = 4;
 #endif
 
-constexpr int parts = 16 / part_lanes;
+constexpr int parts = 16 / part_lanes, double_lanes = part_lanes / 2;
 
 using Part [[gnu::vector_size(4 * part_lanes)]] = float;
 using Words [[gnu::vector_size(4 * part_lanes)]] = uint32_t;
 using Halves [[gnu::vector_size(2 * part_lanes)]] = uint16_t;
+using Doubles [[gnu::vector_size(4 * part_lanes)]] = double;
+using Doublewords [[gnu::vector_size(4 * part_lanes)]] = uint64_t;
 
 inline Part splat(float x) { return x - Part{}; }  // 0 + x would lose the sign of -0
 inline Words words_of(Part a) { return (Words)a; }
@@ -75,6 +80,7 @@ inline Lanes first_lanes(int64_t n) {
   return static_cast<Lanes>(n >= 16 ? 0xffff : n < 0 ? 0 : (1u << n) - 1u);
 }
 inline Lanes less(Part a, Part b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+inline Lanes at_most(Part a, Part b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
 inline Lanes at_least(Words a, Words b) { return _mm512_cmpge_epu32_mask((__m512i)a, (__m512i)b); }
 inline Part select(Lanes lanes, Part yes, Part no) { return _mm512_mask_blend_ps(lanes, no, yes); }
 inline Part load_some(const float* p, int64_t n) {
@@ -110,6 +116,7 @@ inline Lanes first_lanes(int64_t n) {
   return (Lanes)(lane < static_cast<int32_t>(n < 0 ? 0 : n < part_lanes ? n : part_lanes));
 }
 inline Lanes less(Part a, Part b) { return (Lanes)(a < b); }
+inline Lanes at_most(Part a, Part b) { return (Lanes)(a <= b); }
 inline Lanes at_least(Words a, Words b) { return (Lanes)(a >= b); }
 
 #if defined(__AVX2__)
@@ -155,22 +162,22 @@ inline Part min(Part a, Part b) { return a < b ? a : b; }
 /// results that round to less than the least normal number, with any exponent, become 0.
 template <bool flushes>
 [[gnu::noinline]] Part fma_by_f64(Part a, Part b, Part c) {
-  using Doubles [[gnu::vector_size(8 * part_lanes)]] = double;
+  using Wide [[gnu::vector_size(8 * part_lanes)]] = double;
   using Bits [[gnu::vector_size(8 * part_lanes)]] = uint64_t;
-  const Doubles product = __builtin_convertvector(a, Doubles) * __builtin_convertvector(b, Doubles);
-  const Doubles term = __builtin_convertvector(c, Doubles);
-  const Doubles sum = product + term, added = sum - product;
-  const Doubles error = (product - (sum - added)) + (term - added);  // exact: sum + error
+  const Wide product = __builtin_convertvector(a, Wide) * __builtin_convertvector(b, Wide);
+  const Wide term = __builtin_convertvector(c, Wide);
+  const Wide sum = product + term, added = sum - product;
+  const Wide error = (product - (sum - added)) + (term - added);  // exact: sum + error
   const Bits inexact = (Bits)((error > 0) | (error < 0)), bits = (Bits)sum;
   const Bits is_even = (bits & 1) - 1;
   const Bits toward_error = 1 - 2 * ((bits ^ (Bits)error) >> 63);
   Bits odd = bits + (inexact & is_even & toward_error);
   if (flushes) {
     constexpr uint64_t sign = uint64_t{1} << 63;
-    const Doubles magnitude = (Doubles)(odd & ~sign);
+    const Wide magnitude = (Wide)(odd & ~sign);
     odd = magnitude < 0x1p-126 - 0x1p-151 ? odd & sign : odd;
   }
-  return __builtin_convertvector((Doubles)odd, Part);
+  return __builtin_convertvector((Wide)odd, Part);
 }
 
 #if defined(__aarch64__)
@@ -222,18 +229,13 @@ inline Part scale_by_power(Part a, Part n) {
 
 #endif
 
-inline Part load_part(const float* p) {
-  Part a;
+/// The register at p.
+template <class Register>
+inline Register read(const void* p) {
+  Register a;
   __builtin_memcpy(&a, p, sizeof a);
   return a;
 }
-inline void store_part(float* p, Part a) { __builtin_memcpy(p, &a, sizeof a); }
-inline Halves load_halves(const uint16_t* p) {
-  Halves a;
-  __builtin_memcpy(&a, p, sizeof a);
-  return a;
-}
-inline void store_halves(uint16_t* p, Halves a) { __builtin_memcpy(p, &a, sizeof a); }
 
 /// The bits of bf16(float): integer arithmetic, to nearest even. The instruction vcvtneps2bf16 does
 /// not have them: it flushes subnormals to 0.
@@ -242,28 +244,55 @@ inline Halves narrow_bf16(Part a) {
   const Words rounded = a == a ? u + (odd + 0x7fff) : u | 0x400000;
   return narrow(rounded >> 16);
 }
-inline Part widen_bf16(Halves a) { return part_of(widen(a) << 16); }
 /// A NaN becomes the quiet NaN of its sign before it is rounded, as in f16(float).
 inline Halves quiet_f16(Part a) {
   const Words quiet = (words_of(a) & 0x80000000u) | 0x7fc00000u;
   return narrow_f16(a == a ? a : part_of(quiet));
 }
 
-// Elements of type T as a Part: all of them, or the first n.
+// Halves as bf16 or f16, and elements of type T as a Part: all of them, or the first n.
+template <class T>
+inline Part widened(Halves a) {
+  if constexpr (std::is_same_v<T, bf16>) return part_of(widen(a) << 16);
+  return widen_f16(a);
+}
+template <class T>
+inline Halves narrowed(Part a) {
+  if constexpr (std::is_same_v<T, bf16>) return narrow_bf16(a);
+  return quiet_f16(a);
+}
+inline Part load_part(const float* p) { return read<Part>(p); }
 inline Part load_part(const float* p, int64_t n) { return load_some(p, n); }
-inline Part load_part(const bf16* p) { return widen_bf16(load_halves(&p->bits)); }
-inline Part load_part(const bf16* p, int64_t n) { return widen_bf16(load_some(&p->bits, n)); }
-inline Part load_part(const f16* p) { return widen_f16(load_halves(&p->bits)); }
-inline Part load_part(const f16* p, int64_t n) { return widen_f16(load_some(&p->bits, n)); }
+template <class T>
+inline Part load_part(const T* p) {
+  return widened<T>(read<Halves>(p));
+}
+template <class T>
+inline Part load_part(const T* p, int64_t n) {
+  return widened<T>(load_some(&p->bits, n));
+}
+inline void store_part(float* p, Part a) { __builtin_memcpy(p, &a, sizeof a); }
 inline void store_part(float* p, Part a, int64_t n) { store_some(p, a, n); }
-inline void store_part(bf16* p, Part a) { store_halves(&p->bits, narrow_bf16(a)); }
-inline void store_part(bf16* p, Part a, int64_t n) { store_some(&p->bits, narrow_bf16(a), n); }
-inline void store_part(f16* p, Part a) { store_halves(&p->bits, quiet_f16(a)); }
-inline void store_part(f16* p, Part a, int64_t n) { store_some(&p->bits, quiet_f16(a), n); }
+template <class T>
+inline void store_part(T* p, Part a) {
+  const Halves halves = narrowed<T>(a);
+  __builtin_memcpy(&p->bits, &halves, sizeof halves);
+}
+template <class T>
+inline void store_part(T* p, Part a, int64_t n) {
+  store_some(&p->bits, narrowed<T>(a), n);
+}
 
 struct Vec {
   static constexpr int lanes = 16;
   Part part[parts];
+
+  Vec() = default;
+  /// A constant is rounded to f32 once; a float stays as it is.
+  inline Vec(double x) {
+#pragma GCC unroll 4
+    for (int i = 0; i < parts; ++i) part[i] = splat(static_cast<float>(x));
+  }
 };
 struct Mask {
   Lanes part[parts];
@@ -278,11 +307,12 @@ inline V each(const F& f) {
   return result;
 }
 
-inline Vec set1(float x) {
-  return each([&](int) { return splat(x); });
-}
+/// Passed to load and store in place of a count if the vector is full. As a type of its own it
+/// selects overloads without a mask.
+struct All {};
+
 template <class T>
-inline Vec load(const T* p) {
+inline Vec load(const T* p, All = {}) {
   return each([&](int i) { return load_part(p + i * part_lanes); });
 }
 /// The first n elements; the other lanes are 0.
@@ -291,7 +321,7 @@ inline Vec load(const T* p, int64_t n) {
   return each([&](int i) { return load_part(p + i * part_lanes, n - i * part_lanes); });
 }
 template <class T>
-inline void store(T* p, Vec a) {
+inline void store(T* p, Vec a, All = {}) {
 #pragma GCC unroll 4
   for (int i = 0; i < parts; ++i) store_part(p + i * part_lanes, a.part[i]);
 }
@@ -301,92 +331,33 @@ inline void store(T* p, Vec a, int64_t n) {
   for (int i = 0; i < parts; ++i) store_part(p + i * part_lanes, a.part[i], n - i * part_lanes);
 }
 
-inline Vec operator+(Vec a, Vec b) {
-  return each([&](int i) { return a.part[i] + b.part[i]; });
-}
-inline Vec operator-(Vec a, Vec b) {
-  return each([&](int i) { return a.part[i] - b.part[i]; });
-}
-inline Vec operator*(Vec a, Vec b) {
-  return each([&](int i) { return a.part[i] * b.part[i]; });
-}
-inline Vec operator/(Vec a, Vec b) {
-  return each([&](int i) { return a.part[i] / b.part[i]; });
-}
-inline Vec fma(Vec a, Vec b, Vec c) {  // a * b + c
-  return each([&](int i) { return fma(a.part[i], b.part[i], c.part[i]); });
-}
-inline Vec fnma(Vec a, Vec b, Vec c) {  // c - a * b
-  return each([&](int i) { return fnma(a.part[i], b.part[i], c.part[i]); });
-}
-inline Vec max(Vec a, Vec b) {
-  return each([&](int i) { return max(a.part[i], b.part[i]); });
-}
-inline Vec min(Vec a, Vec b) {
-  return each([&](int i) { return min(a.part[i], b.part[i]); });
-}
-inline Vec sqrt(Vec a) {
-  return each([&](int i) { return sqrt(a.part[i]); });
-}
-inline Vec abs(Vec a) {
-  return each([&](int i) { return part_of(words_of(a.part[i]) & 0x7fffffffu); });
-}
-inline Mask less(Vec a, Vec b) {
-  return each<Mask>([&](int i) { return less(a.part[i], b.part[i]); });
-}
-inline Vec select(Mask m, Vec yes, Vec no) {
-  return each([&](int i) { return select(m.part[i], yes.part[i], no.part[i]); });
-}
-inline Mask first(int64_t n) {
-  return each<Mask>([&](int i) { return first_lanes(n - i * part_lanes); });
-}
-/// 0 from lane n on.
-inline Vec keep(Vec a, int64_t n) { return select(first(n), a, set1(0.0f)); }
-/// `magnitude` with the sign of `sign`.
-inline Vec copy_sign(Vec magnitude, Vec sign) {
-  return each([&](int i) {
-    return part_of((words_of(magnitude.part[i]) & 0x7fffffffu) |
-                   (words_of(sign.part[i]) & 0x80000000u));
-  });
-}
+// A function of vectors, by its result in part i.
+#define ZG_EACH(V, name, arguments, ...)                \
+  inline V name arguments {                             \
+    return each<V>([&](int i) { return __VA_ARGS__; }); \
+  }
+ZG_EACH(Vec, operator+, (Vec a, Vec b), a.part[i] + b.part[i])
+ZG_EACH(Vec, operator-, (Vec a, Vec b), a.part[i] - b.part[i])
+ZG_EACH(Vec, operator*, (Vec a, Vec b), a.part[i] * b.part[i])
+ZG_EACH(Vec, operator/, (Vec a, Vec b), a.part[i] / b.part[i])
+ZG_EACH(Vec, operator-, (Vec a), -a.part[i])
+ZG_EACH(Vec, fma, (Vec a, Vec b, Vec c), fma(a.part[i], b.part[i], c.part[i]))
+ZG_EACH(Vec, fnma, (Vec a, Vec b, Vec c), fnma(a.part[i], b.part[i], c.part[i]))
+ZG_EACH(Vec, max, (Vec a, Vec b), max(a.part[i], b.part[i]))
+ZG_EACH(Vec, min, (Vec a, Vec b), min(a.part[i], b.part[i]))
+ZG_EACH(Vec, sqrt, (Vec a), sqrt(a.part[i]))
+ZG_EACH(Vec, round, (Vec a), round(a.part[i]))
+ZG_EACH(Vec, abs, (Vec a), part_of(words_of(a.part[i]) & 0x7fffffffu))
+ZG_EACH(Vec, scale_by_power, (Vec a, Vec n), scale_by_power(a.part[i], n.part[i]))
+ZG_EACH(Mask, operator<, (Vec a, Vec b), less(a.part[i], b.part[i]))
+ZG_EACH(Mask, operator<=, (Vec a, Vec b), at_most(a.part[i], b.part[i]))
+ZG_EACH(Mask, first, (int64_t n), first_lanes(n - i * part_lanes))
+ZG_EACH(Vec, select, (Mask m, Vec yes, Vec no), select(m.part[i], yes.part[i], no.part[i]))
+#undef ZG_EACH
 
-/// Rounds to T and widens the result again.
-template <class T>
-inline Vec rounded(Vec a);
-template <>
-inline Vec rounded<float>(Vec a) {
-  return a;
-}
-template <>
-inline Vec rounded<bf16>(Vec a) {
-  return each([&](int i) { return widen_bf16(narrow_bf16(a.part[i])); });
-}
-template <>
-inline Vec rounded<f16>(Vec a) {
-  return each([&](int i) { return widen_f16(quiet_f16(a.part[i])); });
-}
-
-/// Passed to load and store in place of a count if the vector is full. As a type of its own it
-/// selects overloads without a mask.
-struct All {};
-template <class T>
-inline Vec load(const T* p, All) {
-  return load(p);
-}
-template <class T>
-inline void store(T* p, Vec a, All) {
-  store(p, a);
-}
-inline Vec keep(Vec a, All) { return a; }
-
-/// Calls f(i, count) for the vectors that begin at element i of [0, n). count is an argument for
-/// load and store: All, except for a last, shorter vector.
-template <class F>
-inline void for_vectors(int64_t n, const F& f) {
-  int64_t i = 0;
-  for (; i + Vec::lanes <= n; i += Vec::lanes) f(i, All{});
-  if (i < n) f(i, n - i);
-}
+/// The first n lanes of a, then those of `other`.
+inline Vec keep(Vec a, int64_t n, Vec other = 0.0) { return select(first(n), a, other); }
+inline Vec keep(Vec a, All, Vec = 0.0) { return a; }
 
 /// All lanes combined as a binary tree: lane i with lane i + 8, then by the distances 4, 2 and 1.
 template <class F>
@@ -404,6 +375,7 @@ inline float reduce(Vec a, const F& f) {
 #endif
   return f(f(x[0], x[2]), f(x[1], x[3]));
 }
+inline float first_lane(Vec a) { return a.part[0][0]; }
 inline float reduce_add(Vec a) {
   return reduce(a, [](auto x, auto y) { return x + y; });
 }
@@ -416,26 +388,104 @@ inline float reduce_max(Vec a) {
 inline Vec exp(Vec x) {
   // Small inputs are common (masked scores are -infinity), and subnormal results would take 25
   // times as long.
-  const Vec least = set1(-87.0f);
+  const Vec least = -87.0;
   // The order of the operands keeps NaN: min and max return their second operand if one is NaN.
-  const Vec clamped = min(set1(89.0f), max(least, x));
-  const Vec product = clamped * set1(1.44269504088896341f);
-  const Vec n = each([&](int i) { return round(product.part[i]); });
-  Vec r = fnma(n, set1(0.693359375f), clamped);  // ln 2 in two parts
-  r = fnma(n, set1(-2.12194440e-4f), r);
-  Vec p = set1(1.9875691500e-4f);
-  p = fma(p, r, set1(1.3981999507e-3f));
-  p = fma(p, r, set1(8.3334519073e-3f));
-  p = fma(p, r, set1(4.1665795894e-2f));
-  p = fma(p, r, set1(1.6666665459e-1f));
-  p = fma(p, r, set1(5.0000001201e-1f));
-  p = fma(p, r * r, r + set1(1.0f));
-  const Vec power = each([&](int i) { return scale_by_power(p.part[i], n.part[i]); });
-  return select(less(x, least), set1(0.0f), power);
+  const Vec clamped = min(89.0, max(least, x));
+  const Vec n = round(clamped * 1.44269504088896341f);
+  const Vec r = fnma(n, -2.12194440e-4f, fnma(n, 0.693359375f, clamped));  // ln 2 in two parts
+  Vec p = 1.9875691500e-4f;
+  p = fma(p, r, 1.3981999507e-3f);
+  p = fma(p, r, 8.3334519073e-3f);
+  p = fma(p, r, 4.1665795894e-2f);
+  p = fma(p, r, 1.6666665459e-1f);
+  p = fma(p, r, 5.0000001201e-1f);
+  p = fma(p, r * r, r + 1.0);
+  return select(x < least, 0.0, scale_by_power(p, n));
 }
 
-/// 1 / (1 + e^-x).
-inline Vec sigmoid(Vec x) { return set1(1.0f) / (set1(1.0f) + exp(set1(0.0f) - x)); }
+// f64 serves gradient checks. Its vectors have one lane, so that a kernel is written once for all
+// types: VecOf<T> has elements of type T in their accumulator type.
+inline double load(const double* p, All = {}) { return *p; }
+inline void store(double* p, double a, All = {}) { *p = a; }
+inline double keep(double a, All, double = 0.0) { return a; }
+inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+inline double fnma(double a, double b, double c) { return __builtin_fma(-a, b, c); }
+inline double max(double a, double b) { return a > b ? a : b; }
+inline double sqrt(double a) { return __builtin_sqrt(a); }
+inline double abs(double a) { return __builtin_fabs(a); }
+inline double exp(double a) { return portable::exp(a); }
+inline double select(bool condition, double yes, double no) { return condition ? yes : no; }
+inline double first_lane(double a) { return a; }
+inline double reduce_add(double a) { return a; }
+inline double reduce_max(double a) { return a; }
+
+template <class T>
+using VecOf = std::conditional_t<std::is_same_v<T, double>, double, Vec>;
+template <class T>
+constexpr int64_t lanes_of = sizeof(VecOf<T>) / sizeof(accumulator_t<T>);
+
+/// f32 as a vector of the kind V.
+template <class V>
+inline V load_as(const float* p) {
+  if constexpr (std::is_same_v<V, double>)
+    return *p;
+  else
+    return load(p);
+}
+
+/// Rounds to T and widens the result again.
+template <class T>
+inline VecOf<T> rounded(VecOf<T> a) {
+  if constexpr (sizeof(T) == 2)
+    return each([&](int i) { return widened<T>(narrowed<T>(a.part[i])); });
+  return a;
+}
+
+/// Calls f(i, count) for the vectors that begin at element i of [0, n). count is an argument for
+/// load and store: All, except for a last, shorter vector.
+template <class T = float, class F>
+inline void for_vectors(int64_t n, const F& f) {
+  constexpr int64_t lanes = lanes_of<T>;
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) f(i, All{});
+  if constexpr (lanes > 1)
+    if (i < n) f(i, n - i);
+}
+
+/// Combines term(i, count) over [0, n) by f, which has the neutral element `start`: `width` vectors
+/// side by side, then as a binary tree of neighbours.
+template <class T, int width, class Term, class F>
+inline VecOf<T> combine(int64_t n, VecOf<T> start, const Term& term, const F& f) {
+  constexpr int64_t lanes = lanes_of<T>, stride = width * lanes;
+  VecOf<T> value[width];
+  for (VecOf<T>& one : value) one = start;
+  const int64_t whole = n / stride * stride;
+  for (int64_t i = 0; i < whole; i += stride)
+    for (int k = 0; k < width; ++k) value[k] = f(value[k], term(i + k * lanes, All{}));
+  for_vectors<T>(n - whole, [&](int64_t i, auto count) {
+    value[0] = f(value[0], keep(term(whole + i, count), count, start));
+  });
+  for (int distance = 1; distance < width; distance *= 2)
+    for (int k = 0; k < width; k += 2 * distance) value[k] = f(value[k], value[k + distance]);
+  return value[0];
+}
+template <class T, int width, class Term>
+inline accumulator_t<T> sum_of(int64_t n, const Term& term) {
+  return reduce_add(combine<T, width>(n, 0.0, term, [](auto a, auto b) { return a + b; }));
+}
+
+/// Blocks of `distance` lanes: a's blocks of even number, each followed by b's of the same number;
+/// those of odd number.
+template <int distance, class Register, size_t... lane>
+inline Register even_blocks(Register a, Register b, std::index_sequence<lane...>) {
+  constexpr size_t lanes = sizeof...(lane);
+  return __builtin_shufflevector(a, b, (lane & distance ? lanes + lane - distance : lane)...);
+}
+template <int distance, class Register, size_t... lane>
+inline Register odd_blocks(Register a, Register b, std::index_sequence<lane...>) {
+  constexpr size_t lanes = sizeof...(lane);
+  return __builtin_shufflevector(a, b, (lane & distance ? lanes + lane : lane + distance)...);
+}
 
 }  // namespace
 }  // namespace zg::cpu

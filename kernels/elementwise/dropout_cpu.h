@@ -37,8 +37,7 @@ void fill_factors(A* factor, const DropoutMask& mask, uint32_t sample, int64_t f
   }
 }
 
-/// The arguments for elements [first, first + n) of one sample. For the vector code `first` is a
-/// multiple of 4.
+/// The arguments for elements [first, first + n) of one sample.
 struct DropoutRange {
   const void* x;
   const void* residual;  ///< null when absent

@@ -19,93 +19,44 @@ ZG_DECLARE_LEVELS(UnaryTable, unary_table)
 
 namespace {
 
-// The slowest of these functions takes about 20 ns for each element.
+static_assert(static_cast<int>(DType::f64) == 0 && static_cast<int>(DType::f16) == 3);
+size_t index_of(const Tensor& x) { return static_cast<size_t>(x.dtype()); }
+
+/// Calls f(begin of x, begin of y, n) for ranges of elements.
+template <class F>
+void for_ranges(const Stream& stream, int64_t grain, const Tensor& x, const Tensor& y, const F& f) {
+  const int64_t x_size = size_of(x.dtype()), y_size = size_of(y.dtype());
+  parallel_for(stream.traits().threads, x.numel(), grain, [&](int64_t begin, int64_t end) {
+    f(x.raw() + begin * x_size, y.raw() + begin * y_size, end - begin);
+  });
+}
+
+// The slowest function takes some ns for each element.
 constexpr int64_t grain = 1 << 13;
-
-using portable::cos, portable::erf, portable::exp, portable::log, portable::log1p, portable::pow,
-    portable::sin, portable::tanh, std::fabs, std::sqrt;
-#define ZG_NUMBER(x) static_cast<A>(x)
-#define ZG_FUNCTION template <class number>
-#include "zerograd/kernels/elementwise/formulas.inc"
-
-template <UnaryOp op, class A>
-A value(A x) {
-#define ZG_UNARY(name, y, ...) \
-  if constexpr (op == UnaryOp::name) return y;
-#include "zerograd/kernels/elementwise/formulas.inc"
-}
-
-/// dy times the derivative. `v` is y if reads_result(op), else x.
-template <UnaryOp op, class A>
-A gradient([[maybe_unused]] A v, A dy) {
-#define ZG_UNARY(name, y, dx) \
-  if constexpr (op == UnaryOp::name) return dx;
-#include "zerograd/kernels/elementwise/formulas.inc"
-}
-
-/// The vectorised function for these arguments; null: there is none.
-UnaryTable::Function vectorised_unary(const Unary& args, const Stream& stream) {
-  const DType dtype = args.x.dtype();
-  const UnaryTable& table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
-  if (dtype != DType::f32 && dtype != DType::bf16) return nullptr;
-  const int is_bf16 = dtype == DType::bf16 ? 1 : 0;
-  switch (args.op) {
-    case UnaryOp::exp:
-      return table.exp[is_bf16];
-    case UnaryOp::tanh:
-      return table.tanh[is_bf16];
-    case UnaryOp::sigmoid:
-      return table.sigmoid[is_bf16];
-    case UnaryOp::silu:
-      return table.silu[is_bf16];
-    default:
-      return nullptr;
-  }
-}
 
 }  // namespace
 
 void unary(const Unary& args, Workspace, Stream& stream) {
-  if (const auto function = vectorised_unary(args, stream)) {
-    const int64_t size = size_of(args.x.dtype());
-    const std::byte* x = args.x.raw();
-    std::byte* y = args.y.raw();
-    parallel_for(stream.traits().threads, args.x.numel(), grain, [&](int64_t begin, int64_t end) {
-      function(x + begin * size, y + begin * size, end - begin);
-    });
-    return;
-  }
-  visit_floating(args.x.dtype(), [&]<class T>() {
-    visit_unary(args.op, [&]<UnaryOp op>() {
-      const T* x = args.x.data<T>();
-      T* y = args.y.data<T>();
-      parallel_for(stream.traits().threads, args.x.numel(), grain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-          y[i] = static_cast<T>(value<op>(static_cast<accumulator_t<T>>(x[i])));
-      });
-    });
-  });
+  const UnaryTable& table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
+  for_ranges(stream, grain, args.x, args.y,
+             table.forward[static_cast<size_t>(args.op)][index_of(args.x)]);
 }
 
 void unary_backward(const UnaryBackward& args, Workspace, Stream& stream) {
-  visit_floating(args.dy.dtype(), [&]<class T>() {
-    visit_unary(args.op, [&]<UnaryOp op>() {
-      const T* v = (reads_result(op) ? args.y : args.x).template data<T>();
-      const T* dy = args.dy.data<T>();
-      T* dx = args.dx.data<T>();
-      using A = accumulator_t<T>;
-      const int threads = stream.traits().threads;
-      parallel_for(threads, args.dy.numel(), grain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-          dx[i] = static_cast<T>(gradient<op>(static_cast<A>(v[i]), static_cast<A>(dy[i])));
-      });
-    });
-  });
+  const UnaryTable& table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
+  const auto function = table.backward[static_cast<size_t>(args.op)][index_of(args.dy)];
+  const std::byte* dy = args.dy.raw();
+  for_ranges(stream, grain, reads_result(args.op) ? args.y : args.x, args.dx,
+             [&](const std::byte* v, std::byte* dx, int64_t n) {
+               function(v, dy + (dx - args.dx.raw()), dx, n);
+             });
 }
 
 ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
 
 namespace {
+
+using portable::log, portable::pow;
 
 template <class A>
 A quotient(A a, A b) {
@@ -178,12 +129,11 @@ void run(const Binary& args, const LoopNest<3>& nest, int threads) {
   });
 }
 
-bool run_vectorised(const Binary& args, const LoopNest<3>& nest, Stream& stream) {
-  const DType dtype = args.a.dtype();
-  if (args.op > BinaryOp::divide || (dtype != DType::f32 && dtype != DType::bf16)) return false;
+/// Arithmetic of floating types.
+void run_vectors(const Binary& args, const LoopNest<3>& nest, Stream& stream) {
   const ElementwiseTable& table = ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
-  const auto function = table.binary[static_cast<int>(args.op)][dtype == DType::bf16];
-  const int64_t size = size_of(dtype);
+  const auto function = table.binary[static_cast<size_t>(args.op)][index_of(args.a)];
+  const int64_t size = size_of(args.a.dtype());
   const std::byte *a = args.a.raw(), *b = args.b.raw();
   std::byte* y = args.y.raw();
   const int64_t stride_a = nest.inner_stride(0), stride_b = nest.inner_stride(1);
@@ -192,24 +142,24 @@ bool run_vectorised(const Binary& args, const LoopNest<3>& nest, Stream& stream)
                  function(a + offsets[0] * size, stride_a, b + offsets[1] * size, stride_b,
                           y + offsets[2] * size, count);
                });
-  return true;
 }
 
 }  // namespace
 
 void binary(const Binary& args, Workspace, Stream& stream) {
-  if (args.op == BinaryOp::divide && !is_floating(args.b.dtype())) refuse_zero_divisors(args.b);
+  const bool is_integer = !is_floating(args.b.dtype());
+  if (args.op == BinaryOp::divide && is_integer) refuse_zero_divisors(args.b);
   const LoopNest<3> nest = nest_of(args.a, args.b, args.y.shape());
-  if (run_vectorised(args, nest, stream)) return;
   const int threads = stream.traits().threads;
-  visit_number(args.a.dtype(), [&]<class T>() {
-    if (is_comparison(args.op))
+  if (is_comparison(args.op))
+    return visit_number(args.a.dtype(), [&]<class T>() {
       visit_comparison(args.op, [&]<BinaryOp op>() { run<op, T>(args, nest, threads); });
-    else
-      visit_arithmetic(args.op, [&]<BinaryOp op>() {
-        if constexpr (op != BinaryOp::power || !std::is_integral_v<T>)
-          run<op, T>(args, nest, threads);
-      });
+    });
+  if (!is_integer) return run_vectors(args, nest, stream);
+  visit_index(args.a.dtype(), [&]<class T>() {
+    visit_arithmetic(args.op, [&]<BinaryOp op>() {
+      if constexpr (op != BinaryOp::power) run<op, T>(args, nest, threads);
+    });
   });
 }
 
@@ -265,13 +215,8 @@ namespace {
 // task insignificant.
 constexpr int64_t cast_grain = 1 << 16;
 
-bool has_vectorised(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-int is_bf16(const Tensor& tensor) { return tensor.dtype() == DType::bf16 ? 1 : 0; }
-
-const ElementwiseTable* table_for(const Tensor& x, const Tensor& y, const Stream& stream) {
-  if (!has_vectorised(x.dtype()) || !has_vectorised(y.dtype())) return nullptr;
-  return &ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
-}
+bool is_bf16(const Tensor& x) { return x.dtype() == DType::bf16; }
+bool has_vectors(const Tensor& x) { return x.dtype() == DType::f32 || is_bf16(x); }
 
 // A static_cast of a float outside the range of To is undefined behaviour. Such values become the
 // nearest limit, and NaN becomes 0.
@@ -301,18 +246,13 @@ To converted(From value) {
 }  // namespace
 
 void axpby(const Axpby& args, Workspace, Stream& stream) {
-  const int threads = stream.traits().threads;
-  const std::byte* x = args.x.raw();
-  std::byte* y = args.y.raw();
-  const int64_t x_size = size_of(args.x.dtype()), y_size = size_of(args.y.dtype());
-  if (const ElementwiseTable* table = table_for(args.x, args.y, stream)) {
-    const auto function = table->axpby[is_bf16(args.x)][is_bf16(args.y)];
-    parallel_for(threads, args.x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
-      function(x + begin * x_size, y + begin * y_size, static_cast<float>(args.a),
-               static_cast<float>(args.b), end - begin);
-    });
-    return;
+  if (has_vectors(args.x) && has_vectors(args.y)) {
+    const ElementwiseTable& table = ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
+    const auto function = table.axpby[is_bf16(args.x)][is_bf16(args.y)];
+    return for_ranges(stream, cast_grain, args.x, args.y,
+                      [&](auto* x, auto* y, int64_t n) { function(x, y, args.a, args.b, n); });
   }
+  const int threads = stream.traits().threads;
   visit_floating(args.x.dtype(), [&]<class X>() {
     visit_floating(args.y.dtype(), [&]<class Y>() {
       using A = decltype(accumulator_t<X>{} + accumulator_t<Y>{});
@@ -331,23 +271,15 @@ void axpby(const Axpby& args, Workspace, Stream& stream) {
 }
 
 void cast(const Cast& args, Workspace, Stream& stream) {
+  if (args.x.dtype() == args.y.dtype())
+    return for_ranges(stream, cast_grain, args.x, args.y, [&](auto* x, auto* y, int64_t n) {
+      std::memmove(y, x, static_cast<size_t>(n * size_of(args.x.dtype())));
+    });
+  if (has_vectors(args.x) && has_vectors(args.y)) {
+    const ElementwiseTable& table = ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
+    return for_ranges(stream, cast_grain, args.x, args.y, table.cast[is_bf16(args.x)]);
+  }
   const int threads = stream.traits().threads;
-  const std::byte* x = args.x.raw();
-  std::byte* y = args.y.raw();
-  const int64_t x_size = size_of(args.x.dtype()), y_size = size_of(args.y.dtype());
-  if (args.x.dtype() == args.y.dtype()) {
-    parallel_for(threads, args.x.bytes(), cast_grain * 4, [&](int64_t begin, int64_t end) {
-      std::memmove(y + begin, x + begin, static_cast<size_t>(end - begin));
-    });
-    return;
-  }
-  if (const ElementwiseTable* table = table_for(args.x, args.y, stream)) {
-    const auto function = table->cast[is_bf16(args.x)][is_bf16(args.y)];
-    parallel_for(threads, args.x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
-      function(x + begin * x_size, y + begin * y_size, end - begin);
-    });
-    return;
-  }
   visit_any(args.x.dtype(), [&]<class X>() {
     visit_any(args.y.dtype(), [&]<class Y>() {
       const X* from = args.x.data<X>();

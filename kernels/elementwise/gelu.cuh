@@ -3,7 +3,7 @@
 #include "zerograd/kernels/cuda/tile.cuh"
 #include "zerograd/kernels/elementwise/gelu.h"
 
-// GELU of one element: kernels/elementwise/gelu_scalar.h explains the forms.
+// GELU of one element: kernels/elementwise/gelu_simd.h explains the forms.
 namespace zg::cuda {
 
 /// The gate of the tanh form: `open` = sigmoid(u), `closed` = 1 - open, `slope` = du/dx. Both

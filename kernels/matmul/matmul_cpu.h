@@ -10,8 +10,7 @@ namespace zg::cpu {
 
 void matmul(const Matmul&, Workspace, Stream&);
 
-/// The product by Eigen, for every dtype; used for f64. The bits are the same for any number of
-/// threads.
+/// The product of f64 by Eigen. The bits are the same for any number of threads.
 void matmul_reference(const Matmul&, Workspace, Stream&);
 int64_t matmul_reference_workspace_bytes(const Matmul&, const Device::Traits&);
 

@@ -2,141 +2,106 @@
 #include <Eigen/Core>
 #include <algorithm>
 
-#include "zerograd/kernels/elementwise/gelu_scalar.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/elementwise/elementwise_cpu.h"
 #include "zerograd/kernels/matmul/matmul_cpu.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
+
+ZG_DECLARE_LEVELS(ActivationTable, activation_table)
+
 namespace {
 
 // One task is a tile of c. The tiles are so small that Eigen packs them on the stack (it uses up to
 // 128 KiB there) and allocates no memory.
 constexpr int64_t tile = 64, tile_depth = 128;
 
-/// The scratch of one worker: tiles of the operands in the accumulator type S, and of the sums.
-template <class S>
-struct Tiles {
-  S a[tile * tile_depth], b[tile_depth * tile], sums[tile * tile];
+/// The scratch of one worker: tiles of the operands, and of the sums, one for each level of the
+/// tree of groups and one for its root.
+struct Scratch {
+  double *a, *b, *levels;
+
+  static int64_t numel(const Matmul& m) {
+    return 2 * tile * tile_depth + (levels_of(m) + 1) * tile * tile;
+  }
+  Scratch(const Matmul& m, Workspace workspace, int worker)
+      : a(reinterpret_cast<double*>(workspace.data) + worker * numel(m)),
+        b(a + tile * tile_depth),
+        levels(b + tile * tile_depth) {}
 };
 
-template <class S>
-using Matrix = Eigen::Map<Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0,
-                          Eigen::OuterStride<>>;
+using Matrix = Eigen::Map<Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
 /// A tile's position and size.
 struct TileRange {
   int64_t row, column, rows, columns;
 };
-inline int64_t element(bool transpose, int64_t row_stride, int64_t row, int64_t column) {
-  return transpose ? column * row_stride + row : row * row_stride + column;
+
+Matrix copy(const double* source, bool transpose, int64_t row_stride, const TileRange& p,
+            double* out) {
+  for (int64_t i = p.row; i < p.row + p.rows; ++i)
+    for (int64_t j = p.column; j < p.column + p.columns; ++j)
+      *out++ = source[transpose ? j * row_stride + i : i * row_stride + j];
+  return {out - p.rows * p.columns, p.rows, p.columns};
 }
 
-template <class T, class S>
-Matrix<S> widen(const T* source, bool transpose, int64_t row_stride, const TileRange& p, S* out) {
-  for (int64_t i = 0; i < p.rows; ++i)
+void finish(const Matmul& m, int64_t item, const TileRange& p, const double* sums, Isa isa) {
+  const double* bias = m.bias ? m.bias.data<double>() + p.column : nullptr;
+  const auto gelu = ZG_AT_LEVEL(isa, activation_table)
+                        .form[static_cast<size_t>(m.activation)]
+                        .type[static_cast<size_t>(DType::f64)]
+                        .forward;
+  for (int64_t i = 0; i < p.rows; ++i, sums += p.columns) {
+    const int64_t at = item * m.stride_c + (p.row + i) * m.ldc + p.column;
+    double* c = m.c.data<double>() + at;
     for (int64_t j = 0; j < p.columns; ++j)
-      out[i * p.columns + j] =
-          static_cast<S>(source[element(transpose, row_stride, p.row + i, p.column + j)]);
-  return Matrix<S>(out, p.rows, p.columns, Eigen::OuterStride<>(p.columns));
-}
-
-template <class T, class Out, class S>
-void finish(const Matmul& m, int64_t item, const TileRange& p, const S* sums) {
-  const T* bias = m.bias ? m.bias.data<T>() : nullptr;
-  Out* c = m.c.data<Out>() + item * m.stride_c;
-  Out* pre_activation =
-      m.pre_activation ? m.pre_activation.data<Out>() + item * m.stride_c : nullptr;
-  for (int64_t i = 0; i < p.rows; ++i)
-    for (int64_t j = 0; j < p.columns; ++j) {
-      const int64_t at = (p.row + i) * m.ldc + p.column + j;
-      S x = sums[i * p.columns + j];
-      if (bias) x += static_cast<S>(bias[p.column + j]);
-      if (m.accumulate) x += static_cast<S>(c[at]);
-      const auto sum = static_cast<Out>(x);
-      if (pre_activation) pre_activation[at] = sum;
-      c[at] = m.activation == Activation::none
-                  ? sum
-                  : static_cast<Out>(gelu(static_cast<S>(sum), m.activation));
-    }
-}
-
-/// One worker's scratch: its tiles, and a tile of sums for each level of the tree of groups.
-template <class S>
-struct Scratch {
-  Tiles<S>& tiles;
-  S* levels;
-
-  static size_t bytes(const Matmul& m) {
-    return sizeof(Tiles<S>) + static_cast<size_t>(levels_of(m) * tile * tile) * sizeof(S);
+      c[j] = sums[j] + (bias ? bias[j] : 0.0) + (m.accumulate ? c[j] : 0.0);
+    if (m.pre_activation) std::copy_n(c, p.columns, m.pre_activation.data<double>() + at);
+    if (m.activation != Activation::none) gelu(c, c, p.columns);
   }
-  Scratch(const Matmul& m, Workspace workspace, int worker)
-      : tiles(
-            *reinterpret_cast<Tiles<S>*>(workspace.data + bytes(m) * static_cast<size_t>(worker))),
-        levels(reinterpret_cast<S*>(&tiles + 1)) {}
-};
+}
 
-template <class T>
-void tile_of(const Matmul& m, const std::vector<KRange>& ranges, int64_t item, const TileRange& p,
-             const Scratch<accumulator_t<T>>& scratch) {
-  using S = accumulator_t<T>;
-  auto& [tiles, levels] = scratch;
-  const T* a = m.a.data<T>() + item * m.stride_a;
-  const T* b = m.b.data<T>() + item * m.stride_b;
+void multiply_tile(const Matmul& m, const std::vector<KRange>& ranges, int64_t item,
+                   const TileRange& p, const Scratch& scratch, Isa isa) {
+  const double* a = m.a.data<double>() + item * m.stride_a;
+  const double* b = m.b.data<double>() + item * m.stride_b;
+  const auto level = [&](int64_t i) { return scratch.levels + i * tile * tile; };
   for (const KRange& range : ranges) {
-    S* total = range.folds == levels_of(m) ? tiles.sums : levels + range.folds * tile * tile;
-    Matrix<S> sums(total, p.rows, p.columns, Eigen::OuterStride<>(p.columns));
+    Matrix sums(level(range.folds), p.rows, p.columns);
     if (range.begins_group) sums.setZero();
     for (int64_t k = 0; k < range.depth; k += tile_depth) {
       const int64_t depth = std::min(tile_depth, range.depth - k), first = range.k + k;
       sums.noalias() +=
-          widen(a, m.transpose_a, m.lda, {p.row, first, p.rows, depth}, tiles.a) *
-          widen(b, m.transpose_b, m.ldb, {first, p.column, depth, p.columns}, tiles.b);
+          copy(a, m.transpose_a, m.lda, {p.row, first, p.rows, depth}, scratch.a) *
+          copy(b, m.transpose_b, m.ldb, {first, p.column, depth, p.columns}, scratch.b);
     }
-    for (int64_t level = 0; range.ends_group && level < range.folds; ++level)
-      sums += Matrix<S>(levels + level * tile * tile, p.rows, p.columns,
-                        Eigen::OuterStride<>(p.columns));
+    for (int64_t i = 0; range.ends_group && i < range.folds; ++i)
+      sums += Matrix(level(i), p.rows, p.columns);
   }
-  if (m.c.dtype() == dtype_of<T>)
-    finish<T, T>(m, item, p, tiles.sums);
-  else
-    finish<T, S>(m, item, p, tiles.sums);
-}
-
-template <class T>
-void multiply(const Matmul& m, Workspace workspace, int threads) {
-  const int64_t row_tiles = ceil_div(m.M, tile), column_tiles = ceil_div(m.N, tile);
-  const std::vector<KRange> ranges = ranges_of(m, 1, std::max<int64_t>(m.K, 1));
-  team(threads, m.batch * row_tiles * column_tiles, [&](int64_t task, int worker) {
-    const int64_t row = task % row_tiles * tile;
-    const int64_t column = task / row_tiles % column_tiles * tile;
-    const int64_t item = task / row_tiles / column_tiles;
-    tile_of<T>(m, ranges, item,
-               {row, column, std::min(tile, m.M - row), std::min(tile, m.N - column)},
-               {m, workspace, worker});
-  });
+  finish(m, item, p, level(levels_of(m)), isa);
 }
 
 }  // namespace
 
 int64_t matmul_reference_workspace_bytes(const Matmul& m, const Device::Traits& traits) {
-  const size_t bytes =
-      m.a.dtype() == DType::f64 ? Scratch<double>::bytes(m) : Scratch<float>::bytes(m);
-  return static_cast<int64_t>(bytes) * matmul_threads(m, traits);
+  return Scratch::numel(m) * int64_t{sizeof(double)} * matmul_threads(m, traits);
 }
 
 void matmul_reference(const Matmul& args, Workspace workspace, Stream& stream) {
   const Matmul m = canonical(args);
-  const int threads = matmul_threads(m, stream.traits());
-  switch (m.a.dtype()) {
-    case DType::f64:
-      return multiply<double>(m, workspace, threads);
-    case DType::f32:
-      return multiply<float>(m, workspace, threads);
-    case DType::bf16:
-      return multiply<bf16>(m, workspace, threads);
-    default:
-      return multiply<f16>(m, workspace, threads);
-  }
+  const int64_t row_tiles = ceil_div(m.M, tile), column_tiles = ceil_div(m.N, tile);
+  const std::vector<KRange> ranges = ranges_of(m, 1, std::max<int64_t>(m.K, 1));
+  const Device::Traits& traits = stream.traits();
+  team(matmul_threads(m, traits), m.batch * row_tiles * column_tiles,
+       [&](int64_t task, int worker) {
+         const int64_t row = task % row_tiles * tile;
+         const int64_t column = task / row_tiles % column_tiles * tile;
+         const int64_t item = task / row_tiles / column_tiles;
+         multiply_tile(m, ranges, item,
+                       {row, column, std::min(tile, m.M - row), std::min(tile, m.N - column)},
+                       {m, workspace, worker}, traits.isa);
+       });
 }
 
 }  // namespace zg::cpu

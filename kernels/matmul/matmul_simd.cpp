@@ -172,49 +172,44 @@ void multiply_block(const MultiplyBlock& block) {
 // Packing b would cost more than the product, so both are read in place along K, once. Bound by the
 // memory bandwidth for b.
 
-/// How operands are read along K: f32 or f16, one element a lane, or pairs of bf16.
+/// Neighbours along K in a lane: pairs of bf16, otherwise one element.
 template <class T>
-struct Elements {
-  using Element = T;
-  using Operand = Vec;
-  static constexpr int64_t count = Vec::lanes;
-  static Operand load(const T* p) { return cpu::load(p); }
-  static Operand load(const T* p, int64_t n) { return cpu::load(p, n); }
-  static Vec multiply_add(const Operand& a, const Operand& b, Vec sum) { return fma(a, b, sum); }
-};
-template <>
-struct Elements<bf16> {
-  using Element = bf16;
-  struct Operand {
-    Vec pairs;
-  };
-  static constexpr int64_t count = 2 * Vec::lanes;
-  static Operand load(const bf16* p) { return {cpu::load(reinterpret_cast<const float*>(p))}; }
-  static Operand load(const bf16* p, int64_t n) {
-    bf16 some[count] = {};
-    for (int64_t i = 0; i < n; ++i) some[i] = p[i];
-    return load(some);
-  }
-  static Vec multiply_add(const Operand& a, const Operand& b, Vec sum) {
-    return each([&](int i) {
-      const Part left = a.pairs.part[i], right = b.pairs.part[i];
-      if (pairs_of_bf16) return cpu::multiply_add<true>(left, right, sum.part[i]);
-      const auto odd = [](Part x) {
-        return without_subnormals(part_of(words_of(x) & 0xffff0000u));
-      };
-      const auto even = [](Part x) { return without_subnormals(part_of(words_of(x) << 16)); };
-      return cpu::multiply_add<true>(even(left), even(right),
-                                     cpu::multiply_add<true>(odd(left), odd(right), sum.part[i]));
-    });
-  }
-};
+constexpr int64_t per_lane = std::is_same_v<T, bf16> ? 2 : 1;
+
+template <class T>
+inline Vec load_lanes(const T* p) {
+  if constexpr (per_lane<T> == 2)
+    return load(reinterpret_cast<const float*>(p));
+  else
+    return load(p);
+}
+template <class T>
+inline Vec load_lanes(const T* p, int64_t n) {
+  if constexpr (per_lane<T> == 1) return load(p, n);
+  T some[per_lane<T> * Vec::lanes] = {};
+  for (int64_t i = 0; i < n; ++i) some[i] = p[i];
+  return load_lanes(some);
+}
+
+template <class T>
+inline Vec multiply_add_lanes(Vec a, Vec b, Vec sum) {
+  if constexpr (per_lane<T> == 1) return fma(a, b, sum);
+  return each([&](int i) {
+    const Part left = a.part[i], right = b.part[i];
+    if (pairs_of_bf16) return multiply_add<true>(left, right, sum.part[i]);
+    const auto odd = [](Part x) { return without_subnormals(part_of(words_of(x) & 0xffff0000u)); };
+    const auto even = [](Part x) { return without_subnormals(part_of(words_of(x) << 16)); };
+    return multiply_add<true>(even(left), even(right),
+                              multiply_add<true>(odd(left), odd(right), sum.part[i]));
+  });
+}
 
 /// The dot products of `rows` rows of a and as many rows of b as give one vector of results. Sums
 /// have the registers for `together` rows of b at a time. Beyond the edge of b the last row is
 /// repeated, and the results are dropped.
-template <class Source, int rows>
+template <class T, int rows>
 void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
-  using T = typename Source::Element;
+  constexpr int64_t elements = per_lane<T> * Vec::lanes;
   constexpr int columns = Vec::lanes / rows, together = (part_lanes == 16 ? 16 : 4) / rows;
   const T *a[rows], *b[columns];
   for (int i = 0; i < rows; ++i)
@@ -230,22 +225,22 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
   for (int first = 0; first < columns; first += together) {
     Vec sum[rows][together];
     for (auto& sums : sum)
-      for (Vec& one : sums) one = set1(0.0f);
+      for (Vec& one : sums) one = 0.0;
     const auto accumulate = [&](int64_t k, auto... n) __attribute__((always_inline)) {
-      typename Source::Operand left[rows];
-      for (int i = 0; i < rows; ++i) left[i] = Source::load(a[i] + k, n...);
+      Vec left[rows];
+      for (int i = 0; i < rows; ++i) left[i] = load_lanes(a[i] + k, n...);
 #pragma GCC unroll 16
       for (int j = 0; j < together; ++j) {
         const T* from = b[first + j] + k;
-        const typename Source::Operand right = Source::load(from, n...);
+        const Vec right = load_lanes(from, n...);
         __builtin_prefetch(reinterpret_cast<const char*>(from) + ahead, 0, 2);
 #pragma GCC unroll 4
-        for (int i = 0; i < rows; ++i) sum[i][j] = Source::multiply_add(left[i], right, sum[i][j]);
+        for (int i = 0; i < rows; ++i) sum[i][j] = multiply_add_lanes<T>(left[i], right, sum[i][j]);
       }
     };
     mode.begin();
     int64_t k = 0;
-    for (; k + Source::count <= block.steps; k += Source::count) accumulate(k);
+    for (; k + elements <= block.steps; k += elements) accumulate(k);
     if (k < block.steps) accumulate(k, block.steps - k);
     for (int i = 0; i < rows; ++i)
       for (int j = 0; j < together; ++j) {
@@ -269,19 +264,19 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
     }
 }
 
-template <class Source, int rows>
+template <class T, int rows>
 void dot_rows(const MultiplyBlock& block, int64_t row) {
   for (int64_t column = 0; column < block.columns; column += Vec::lanes / rows)
-    dot_products<Source, rows>(block, row, column);
+    dot_products<T, rows>(block, row, column);
 }
 
-template <class Source>
+template <class T>
 void dot_block(const MultiplyBlock& block) {
   for (int64_t row = 0; row < block.rows; row += 4) {
     const int64_t rows = block.rows - row;
-    rows == 1   ? dot_rows<Source, 1>(block, row)
-    : rows == 2 ? dot_rows<Source, 2>(block, row)
-                : dot_rows<Source, 4>(block, row);
+    rows == 1   ? dot_rows<T, 1>(block, row)
+    : rows == 2 ? dot_rows<T, 2>(block, row)
+                : dot_rows<T, 4>(block, row);
   }
 }
 
@@ -292,17 +287,17 @@ void multiply(const MultiplyBlock& block) {
     return has_code_of_pairs && dtype == DType::bf16 ? multiply_block<has_code_of_pairs>(block)
                                                      : multiply_block<false>(block);
   }
-  dtype == DType::f32    ? dot_block<Elements<float>>(block)
-  : dtype == DType::bf16 ? dot_block<Elements<bf16>>(block)
-                         : dot_block<Elements<f16>>(block);
+  dtype == DType::f32    ? dot_block<float>(block)
+  : dtype == DType::bf16 ? dot_block<bf16>(block)
+                         : dot_block<f16>(block);
   if (block.finish)
     finish(block.epilogue, block.sums, block.sums_row_stride, {0, 0, block.rows, block.columns});
 }
 
 void pack(const PackBlock& block) {
-  block.dtype == DType::f32    ? pack_block<Single<float>>(block)
-  : block.dtype == DType::bf16 ? pack_block<Pair>(block)
-                               : pack_block<Single<f16>>(block);
+  block.dtype == DType::f32    ? pack_block<float>(block)
+  : block.dtype == DType::bf16 ? pack_block<bf16>(block)
+                               : pack_block<f16>(block);
 }
 
 }  // namespace

@@ -38,11 +38,11 @@ inline void pack_tile(const bf16* source, int64_t row_stride, int64_t width, int
 #pragma GCC unroll 16
   for (int i = 0; i < tile_side; ++i) {
     if (along_k)
-      words[i] = i < width ? Pair::along_k(source + i * row_stride, depth) : Part{};
+      words[i] = i < width ? Word<bf16>::along_k(source + i * row_stride, depth) : Part{};
     else
-      words[i] = 2 * i < depth
-                     ? Pair::across(source + 2 * i * row_stride, row_stride, depth - 2 * i, width)
-                     : Part{};
+      words[i] = 2 * i < depth ? Word<bf16>::across(source + 2 * i * row_stride, row_stride,
+                                                    depth - 2 * i, width)
+                               : Part{};
   }
   if (along_k != along_k_in_tile) transpose(words);
 #pragma GCC unroll 16

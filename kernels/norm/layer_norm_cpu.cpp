@@ -1,7 +1,6 @@
 #include "zerograd/kernels/norm/layer_norm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "zerograd/kernels/cpu/level.h"
@@ -14,93 +13,13 @@ ZG_DECLARE_LEVELS(NormTable, norm_table)
 
 namespace {
 
-template <class T>
-using Sum = accumulator_t<T>;
-
-template <class T, bool centred>
-void forward(const NormForward& a, int64_t begin, int64_t end) {
-  using A = Sum<T>;
-  const T* gamma = static_cast<const T*>(a.gamma);
-  const T* beta = static_cast<const T*>(a.beta);
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t first = row * a.C;
-    const T* x = static_cast<const T*>(a.x) + first;
-    if (a.residual) {
-      const T* residual = static_cast<const T*>(a.residual) + first;
-      T* sum = static_cast<T*>(a.sum) + first;
-      for (int64_t i = 0; i < a.C; ++i)
-        sum[i] = T(static_cast<A>(x[i]) + static_cast<A>(residual[i]));
-      x = sum;  // rounded, because backward reads the rounded sum
-    }
-    A mean = 0, variance = 0;
-    if (centred) {
-      for (int64_t i = 0; i < a.C; ++i) mean += static_cast<A>(x[i]);
-      mean /= static_cast<A>(a.C);
-      static_cast<A*>(a.mean)[row] = mean;
-    }
-    for (int64_t i = 0; i < a.C; ++i) {
-      const A d = static_cast<A>(x[i]) - mean;
-      variance += d * d;
-    }
-    const A rstd = A(1) / std::sqrt(variance / static_cast<A>(a.C) + static_cast<A>(a.epsilon));
-    static_cast<A*>(a.rstd)[row] = rstd;
-    T* y = static_cast<T*>(a.y) + first;
-    for (int64_t i = 0; i < a.C; ++i) {
-      const A scaled = (static_cast<A>(x[i]) - mean) * rstd;
-      y[i] = T(scaled * static_cast<A>(gamma[i]) + (beta ? static_cast<A>(beta[i]) : A(0)));
-    }
-  }
-}
-
-template <class T, bool centred>
-void backward(const NormBackward& a, int64_t begin, int64_t end, void* dgamma, void* dbeta) {
-  using A = Sum<T>;
-  const T* gamma = static_cast<const T*>(a.gamma);
-  A* gamma_sum = static_cast<A*>(dgamma);
-  A* beta_sum = static_cast<A*>(dbeta);
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t first = row * a.C;
-    const T* x = static_cast<const T*>(a.x) + first;
-    const T* dy = static_cast<const T*>(a.dy) + first;
-    const A mean = centred ? static_cast<const A*>(a.mean)[row] : A(0);
-    const A rstd = static_cast<const A*>(a.rstd)[row];
-    // With g = dy * gamma, the gradient of scaled = (x - mean) * rstd:
-    // dx = rstd * (g - mean(g) - scaled * mean(g * scaled)), where RMSNorm has no mean(g).
-    A mean_g = 0, mean_gs = 0;
-    for (int64_t i = 0; i < a.C; ++i) {
-      const A d = static_cast<A>(dy[i]);
-      const A scaled = (static_cast<A>(x[i]) - mean) * rstd;
-      const A g = d * static_cast<A>(gamma[i]);
-      if (centred) mean_g += g;
-      mean_gs += g * scaled;
-      if (gamma_sum) gamma_sum[i] += d * scaled;
-      if (beta_sum) beta_sum[i] += d;
-    }
-    mean_g /= static_cast<A>(a.C);
-    mean_gs /= static_cast<A>(a.C);
-    const T* dsum = a.dsum ? static_cast<const T*>(a.dsum) + first : nullptr;
-    T* dx = static_cast<T*>(a.dx) + first;
-    for (int64_t i = 0; i < a.C; ++i) {
-      const A scaled = (static_cast<A>(x[i]) - mean) * rstd;
-      const A g = static_cast<A>(dy[i]) * static_cast<A>(gamma[i]);
-      const A slope = (g - mean_g - scaled * mean_gs) * rstd;
-      const A direct = dsum ? static_cast<A>(dsum[i]) : A(0);
-      dx[i] =
-          dsum && a.rounds_twice ? T(static_cast<A>(T(slope + A(0))) + direct) : T(slope + direct);
-    }
-  }
-}
-
-constexpr NormTable plain = {{{forward<double, true>, backward<double, true>}},
-                             {{forward<double, false>, backward<double, false>}}};
-
 static_assert(static_cast<int>(DType::f64) == 0 && static_cast<int>(DType::f16) == 3);
 
-using NormsByDType = NormFunctions const (NormTable::*)[4];
+using Norm = NormTable::ByType NormTable::*;
 
-NormFunctions functions_for(NormsByDType norm, DType dtype, Isa isa) {
-  const NormTable& table = dtype == DType::f64 ? plain : ZG_AT_LEVEL(isa, norm_table);
-  return (table.*norm)[static_cast<size_t>(dtype)];
+const NormFunctions& functions_for(Norm norm, const Tensor& x, const Stream& stream) {
+  const NormTable& table = ZG_AT_LEVEL(stream.traits().isa, norm_table);
+  return (table.*norm).type[static_cast<size_t>(x.dtype())];
 }
 
 // Rows of one task: about 16 Ki elements. They take much longer than the start of a task.
@@ -108,8 +27,8 @@ int64_t rows_per_chunk(int64_t C) {
   return std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, C));
 }
 
-void run_forward(NormsByDType norm, const LayerNormForward& a, const Stream& stream) {
-  const auto rows = functions_for(norm, a.x.dtype(), stream.traits().isa).forward;
+void run_forward(Norm norm, const LayerNormForward& a, const Stream& stream) {
+  const auto rows = functions_for(norm, a.x, stream).forward;
   const NormForward pointers{.x = a.x.raw(),
                              .residual = a.residual.raw(),
                              .gamma = a.gamma.raw(),
@@ -151,9 +70,9 @@ void add_blocks(const std::byte* scratch, int64_t block_bytes, int64_t blocks, c
   });
 }
 
-void run_backward(NormsByDType norm, const LayerNormBackward& a, Workspace workspace,
+void run_backward(Norm norm, const LayerNormBackward& a, Workspace workspace,
                   const Stream& stream) {
-  const auto rows = functions_for(norm, a.x.dtype(), stream.traits().isa).backward;
+  const auto rows = functions_for(norm, a.x, stream).backward;
   const NormBackward pointers{.dy = a.dy.raw(),
                               .x = a.x.raw(),
                               .gamma = a.gamma.raw(),

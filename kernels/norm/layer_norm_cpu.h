@@ -31,9 +31,11 @@ struct NormFunctions {
   NormBackwardRows backward;
 };
 
-/// By dtype: f64 (only in the plain table), f32, bf16, f16.
 struct NormTable {
-  NormFunctions layer_norm[4], rms_norm[4];
+  struct ByType {
+    NormFunctions type[4];  ///< f64, f32, bf16, f16
+  };
+  ByType layer_norm, rms_norm;
 };
 
 }  // namespace zg::cpu

@@ -83,29 +83,7 @@ ZG_DECLARE_LEVELS(GranuleTable, granule_table)
 namespace {
 
 constexpr int64_t granule = SumOfSquares::granule;
-
-template <class T>
-void granule_sums(const void* data, int64_t count, double* sums) {
-  const T* x = static_cast<const T*>(data);
-  for (int64_t g = 0; g < count; ++g, x += granule) {
-    double s[granule];
-    for (int i = 0; i < granule; ++i) s[i] = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    for (int distance = granule / 2; distance > 0; distance /= 2)
-      for (int i = 0; i < distance; ++i) s[i] += s[i + distance];
-    sums[g] = s[0];
-  }
-}
-
-constexpr GranuleTable plain_sums = {
-    {granule_sums<double>, granule_sums<float>, granule_sums<bf16>, granule_sums<f16>}};
-
 static_assert(static_cast<int>(DType::f64) == 0 && static_cast<int>(DType::f16) == 3);
-
-GranuleSums sums_for(DType dtype, Isa isa) {
-  const auto index = static_cast<size_t>(dtype);
-  const GranuleSums vectors = ZG_AT_LEVEL(isa, granule_table).sums[index];
-  return vectors ? vectors : plain_sums.sums[index];
-}
 
 /// A fixed-point number, and the number of elements that are not finite.
 struct Total {
@@ -199,7 +177,8 @@ namespace {
 void sum_squares_of(const SumOfSquares::Part& a, Workspace workspace, Stream& stream) {
   const Parts parts(a.x.numel());
   const int64_t granules = a.x.numel() / granule;
-  const GranuleSums sums = sums_for(a.x.dtype(), stream.traits().isa);
+  const GranuleSums sums =
+      ZG_AT_LEVEL(stream.traits().isa, granule_table).sums[static_cast<size_t>(a.x.dtype())];
   Total* totals = reinterpret_cast<Total*>(workspace.data);
   visit_floating(a.x.dtype(), [&]<class T>() {
     const T* x = a.x.data<T>();
@@ -250,8 +229,9 @@ constexpr int64_t grain = 1 << 16;
 void fold_gradient(const FoldGradient& args, Workspace, Stream& stream) {
   const FoldTable& table = ZG_AT_LEVEL(stream.traits().isa, fold_table);
   for (const FoldGradient::Part& part : args.parts) {
-    const Fold function = table.fold[index_of(part.leaf.dtype())][index_of(args.rounding)]
-                                    [index_of(part.sum.dtype())][part.first];
+    const Fold function = table.leaf[index_of(part.leaf.dtype())]
+                              .rounding[index_of(args.rounding)]
+                              .sum[index_of(part.sum.dtype())][part.first];
     const std::byte* leaf = part.leaf.raw();
     std::byte* sum = part.sum.raw();
     const int64_t leaf_size = size_of(part.leaf.dtype()), sum_size = size_of(part.sum.dtype());

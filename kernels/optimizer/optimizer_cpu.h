@@ -38,53 +38,25 @@ struct UpdateTable {
   UpdateVariants kinds[update_kinds];  ///< by UpdateKind
 };
 
-/// The table of one level from its update<kind, State, Gradient, Low>.
-#define ZG_UPDATE_VARIANTS(update, kind)                                                          \
-  {                                                                                               \
-    {{update<UpdateKind::kind, float, float, bf16>, update<UpdateKind::kind, float, float, bf16>, \
-      update<UpdateKind::kind, float, float, f16>},                                               \
-     {update<UpdateKind::kind, float, bf16, bf16>, update<UpdateKind::kind, float, bf16, bf16>,   \
-      update<UpdateKind::kind, float, bf16, f16>}},                                               \
-    {                                                                                             \
-      update<UpdateKind::kind, bf16, float, bf16>, update<UpdateKind::kind, bf16, bf16, bf16>     \
-    }                                                                                             \
-  }
-#define ZG_UPDATE_TABLE(update)                                                     \
-  {                                                                                 \
-    {                                                                               \
-      ZG_UPDATE_VARIANTS(update, adam), ZG_UPDATE_VARIANTS(update, lion),           \
-          ZG_UPDATE_VARIANTS(update, momentum), ZG_UPDATE_VARIANTS(update, descent) \
-    }                                                                               \
-  }
-
 /// The sums of squares of `count` granules of x, in f64, in the order that zg::SumOfSquares states.
 using GranuleSums = void (*)(const void* x, int64_t count, double* sums);
 
-/// By dtype: f64, f32, bf16, f16. Null: there is no vector code, and the plain version is used.
+/// By dtype: f64, f32, bf16, f16.
 struct GranuleTable {
   GranuleSums sums[4];
 };
 
 /// sum[0, n) = (first ? 0 : sum) + the leaf rounded.
 using Fold = void (*)(const void* leaf, void* sum, int64_t n);
+/// By leaf and rounding (f32, bf16, f16), sum (f32, bf16) and `first`.
 struct FoldTable {
-  Fold fold[3][3][2][2];  ///< by leaf and rounding (f32, bf16, f16), sum (f32, bf16) and `first`
+  struct Sums {
+    Fold sum[2][2];
+  };
+  struct Roundings {
+    Sums rounding[3];
+  };
+  Roundings leaf[3];
 };
-
-/// The table of one level from its fold<Leaf, Rounding, Sum, first>.
-#define ZG_FOLD_SUMS(fold, Leaf, Rounding)                                     \
-  {                                                                            \
-    {fold<Leaf, Rounding, float, false>, fold<Leaf, Rounding, float, true>}, { \
-      fold<Leaf, Rounding, bf16, false>, fold<Leaf, Rounding, bf16, true>      \
-    }                                                                          \
-  }
-#define ZG_FOLD_ROUNDINGS(fold, Leaf) \
-  { ZG_FOLD_SUMS(fold, Leaf, float), ZG_FOLD_SUMS(fold, Leaf, bf16), ZG_FOLD_SUMS(fold, Leaf, f16) }
-#define ZG_FOLD_TABLE(fold)                                                                       \
-  {                                                                                               \
-    {                                                                                             \
-      ZG_FOLD_ROUNDINGS(fold, float), ZG_FOLD_ROUNDINGS(fold, bf16), ZG_FOLD_ROUNDINGS(fold, f16) \
-    }                                                                                             \
-  }
 
 }  // namespace zg::cpu

@@ -1,0 +1,122 @@
+#pragma once
+
+#include "zerograd/kernels/cpu/simd.h"
+#include "zerograd/runtime/portable_templates.h"
+
+// Elementary functions of vectors. Besides exp and tanh they are computed in f64 and rounded once,
+// with the bits of runtime/portable_math.h.
+namespace zg::portable {
+namespace {
+
+template <>
+inline cpu::Doubles fused(cpu::Doubles a, cpu::Doubles b, cpu::Doubles c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_pd(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_pd(a, b, c);
+#elif defined(__aarch64__)
+  return vfmaq_f64(c, a, b);
+#else
+  for (int i = 0; i < cpu::double_lanes; ++i) c[i] = __builtin_fma(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+
+}  // namespace
+}  // namespace zg::portable
+
+namespace zg::cpu {
+namespace {
+
+/// 16 numbers in f64.
+struct Sixteen {
+  Doubles part[2 * parts];
+};
+
+/// The lanes of a register from `first` on, in f64.
+template <size_t first, size_t... lane>
+inline Doubles widen(Part a, std::index_sequence<lane...>) {
+  return __builtin_convertvector(__builtin_shufflevector(a, a, first + lane...), Doubles);
+}
+inline Sixteen widen(Vec a) {
+  constexpr auto indices = std::make_index_sequence<double_lanes>();
+  Sixteen wide;
+#pragma GCC unroll 4
+  for (int i = 0; i < parts; ++i) {
+    wide.part[2 * i] = widen<0>(a.part[i], indices);
+    wide.part[2 * i + 1] = widen<double_lanes>(a.part[i], indices);
+  }
+  return wide;
+}
+template <size_t... lane>
+inline Part narrow(Doubles low, Doubles high, std::index_sequence<lane...>) {
+  using Floats [[gnu::vector_size(2 * part_lanes)]] = float;
+  return __builtin_shufflevector(__builtin_convertvector(low, Floats),
+                                 __builtin_convertvector(high, Floats), lane...);
+}
+inline Vec narrow(const Sixteen& a) {
+  return each([&](int i) {
+    return narrow(a.part[2 * i], a.part[2 * i + 1], std::make_index_sequence<part_lanes>());
+  });
+}
+
+/// f of the lanes of vectors in f64.
+template <class F, class... Vectors>
+inline Vec in_f64(const F& f, Vectors... x) {
+  return [&](auto... wide) {
+    Sixteen result;
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * parts; ++i) result.part[i] = f(wide.part[i]...);
+    return narrow(result);
+  }(widen(x)...);
+}
+
+// Functions of some hundred instructions: calls cost less than a copy for each type and each last,
+// shorter vector.
+[[gnu::noinline, maybe_unused]] Vec log(Vec x) { return in_f64(portable::log_of<Doubles>, x); }
+[[gnu::noinline, maybe_unused]] Vec log1p(Vec x) { return in_f64(portable::log1p_of<Doubles>, x); }
+[[gnu::noinline, maybe_unused]] Vec erf(Vec x) { return in_f64(portable::erf_of<Doubles>, x); }
+[[gnu::noinline, maybe_unused]] Vec pow(Vec x, Vec y) {
+  return in_f64(portable::pow_of_f32<Doubles>, x, y);
+}
+
+/// The sine of x + quarters pi / 2; f is this function for large angles.
+[[gnu::noinline, maybe_unused]] Vec sine(Vec x, uint64_t quarters, float (*f)(float)) {
+  const Mask small = abs(x) < portable::small_angle;
+  if (reduce_add(select(small, 0.0, 1.0)) == 0.0f)
+    return in_f64([&](Doubles a) { return portable::reduced_small(a).sine(quarters); }, x);
+  float lanes[Vec::lanes];
+  store(lanes, x);
+  for (float& lane : lanes) lane = f(lane);
+  return load(lanes);
+}
+inline Vec cos(Vec x) { return sine(x, 1, portable::cos); }
+inline Vec sin(Vec x) {
+  const Vec value = sine(x, 0, portable::sin);
+  return select(abs(x) <= 0.0, x, value);  // -0
+}
+
+/// tanhf of the Cephes library: near 0 a polynomial, because 1 - 2 / (e^2x + 1) would lose digits
+/// there by cancellation.
+inline Vec tanh(Vec x) {
+  const Vec magnitude = abs(x), square = x * x;
+  Vec p = -5.70498872745e-3f;
+  p = fma(p, square, 2.06390887954e-2f);
+  p = fma(p, square, -5.37397155531e-2f);
+  p = fma(p, square, 1.33314422036e-1f);
+  p = fma(p, square, -3.33332819422e-1f);
+  const Vec small = fma(p * square, x, x);
+  const Vec large = 1.0 - 2.0 / (exp(magnitude + magnitude) + 1.0);
+  return select(magnitude < 0.625, small, select(x < 0.0, -large, large));
+}
+
+inline double log(double x) { return portable::log(x); }
+inline double log1p(double x) { return portable::log1p(x); }
+inline double erf(double x) { return portable::erf(x); }
+inline double pow(double x, double y) { return portable::pow(x, y); }
+inline double cos(double x) { return portable::cos(x); }
+inline double sin(double x) { return portable::sin(x); }
+inline double tanh(double x) { return portable::tanh(x); }
+
+}  // namespace
+}  // namespace zg::cpu
