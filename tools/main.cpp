@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,6 +26,7 @@
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/machine.h"
+#include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/interrupt.h"
 
@@ -87,9 +90,26 @@ int run(std::string name, std::vector<std::string> arguments) {
                      counterpart.empty() ? did_you_mean(name, known) : counterpart);
 }
 
+// False if another process of the same launcher on this host, still running, has reported the same
+// error. The first one binds a name of the kernel's, outside of all folders, until it ends.
+bool is_first_to_report(const std::string& error) {
+  try {
+    if (!process_rank()) return true;
+  } catch (const ConfigError&) {  // the error itself
+    return true;
+  }
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  fmt::format("zerograd {} {:x}", getppid(), hash_name(error.c_str()))
+      .copy(address.sun_path + 1, sizeof address.sun_path - 1);
+  const int name = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  return bind(name, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
+         errno != EADDRINUSE;
+}
+
 int report(const char* type, const char* message) {
   std::fflush(stdout);
-  print_line(stderr, "error: {}: {}", type, message);
+  const std::string error = fmt::format("error: {}: {}", type, message);
+  if (is_first_to_report(error)) print_line(stderr, "{}", error);
   return cpu::exit_status_of(type);
 }
 

@@ -162,8 +162,22 @@ TEST_CASE("mpi: ranks with different settings, programs or data end before step 
                                       differs + " of rank 1"));
     CHECK(!contains(outcome.out, "iter"));
   }
+  const auto errors_of = [](const Outcome& outcome) {
+    size_t count = 0;
+    for (size_t at = 0; (at = outcome.error.find("error: ConfigError: ", at)) != std::string::npos;
+         ++at)
+      ++count;
+    return count;
+  };
   const Outcome three = checked(mpirun(started(2, mpi_run + "--ranks 3")), 2);
   CHECK(contains(three.error, "error: ConfigError: --ranks: expected the 2 processes"));
+  CHECK(errors_of(three) == 1);
+  // An error that one rank alone has, the one that is not 0, and different errors are all printed.
+  const Outcome alone = checked(mpirun("-np 1 " + run + " : -np 1 " + run + "--ranks 3"), 2);
+  CHECK(errors_of(alone) == 1);
+  const Outcome both =
+      checked(mpirun("-np 1 " + run + "--ranks 4 : -np 1 " + run + "--ranks 3"), 2);
+  CHECK(errors_of(both) == 2);
 }
 
 TEST_CASE("WORLD_SIZE above 1 without MPI is refused, as each process would train alone") {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -150,7 +151,10 @@ namespace {
   // Without a memory limit there is no setting that would fit better.
   if (limits.memory_limit == 0 && limits.host_limit == 0) throw;
   const std::optional<std::string> smallest = smallest_fitting(run);
-  const std::string what = error.what();
+  // The plan knows better than the allocation what to try.
+  std::string what = error.what();
+  if (const size_t advice = what.find("; try "); advice != std::string::npos)
+    what.erase(advice, std::min(what.find('\n', advice), what.size()) - advice);
   raise<OutOfMemory>("{}{}{}", what, what.ends_with('\n') ? "" : "\n",
                      smallest ? fmt::format("try {}: the smallest setting that fits\n", *smallest)
                               : fmt::format("no ZeRO stage fits, with or without "

@@ -303,7 +303,8 @@ std::vector<std::string> check_resumed(const RunSpec& saved, const RunSpec& now)
                         " as in the checkpoint, got " + other.dump() + "; try without " +
                         (row->flag.names.empty() ? "flags that change the model" : row->name()));
     changes.push_back(name + ": " + value.dump() + " in the checkpoint, " + other.dump() + " now");
-    if (name == "run.tensor_parallel" && now.axes.reduction_groups == 0)
+    if ((name == "run.tensor_parallel" || name == "run.sequence_parallel") &&
+        now.axes.reduction_groups == 0)
       changes.back() += "; without --reduction-groups this changes bits";
   }
   const std::string contents = change_of(saved.contents, now.contents, now.data.source);

@@ -140,6 +140,13 @@ bool may_offload(const Run& run) {
          offload.parameter == Space::device;
 }
 
+std::string size_text(int64_t bytes) {
+  const double value = static_cast<double>(bytes);
+  const bool large = value >= 0x1p30;
+  return fmt::format("{:.2f} {} ({} bytes)", value / (large ? 0x1p30 : 0x1p20),
+                     large ? "GiB" : "MiB", bytes);
+}
+
 void set_offload(zero::Config& engine) {
   engine.offload.optimizer = engine.offload.gradient = Space::host;
   engine.offload.parameter = engine.stage == 3 ? Space::host : Space::device;
@@ -147,7 +154,7 @@ void set_offload(zero::Config& engine) {
 
 }  // namespace
 
-std::optional<std::string> smallest_fitting(const Run& run) {
+std::optional<std::string> smallest_fitting(const Run& run, LeastMemory* least) {
   Run candidate = largest_steps(run);
   const bool always = run.options.activation_checkpoint;
   zero::Config& engine = candidate.options.engine;
@@ -165,11 +172,17 @@ std::optional<std::string> smallest_fitting(const Run& run) {
       engine.stage = stage;
       engine.offload = places;
       if (offload) set_offload(engine);
-      const std::vector<RankMemory> stages = plan_stages(candidate);
-      if (std::ranges::all_of(stages,
-                              [&](const RankMemory& stage) { return needs_of(stage).fit(limits); }))
-        return fmt::format("--zero-stage {}{}{}", stage, offload ? " --cpu-offload" : "",
-                           checkpointing && !always ? " --activation-checkpoint" : "");
+      const std::string flags =
+          fmt::format("--zero-stage {}{}{}", stage, offload ? " --cpu-offload" : "",
+                      checkpointing && !always ? " --activation-checkpoint" : "");
+      bool fits = true;
+      int64_t largest = 0;
+      for (const RankMemory& memory : plan_stages(candidate)) {
+        fits = fits && needs_of(memory).fit(limits);
+        largest = std::max(largest, needs_of(memory).device);
+      }
+      if (fits) return flags;
+      if (least && largest < least->bytes) *least = {largest, flags};
     }
   }
   return std::nullopt;
@@ -177,10 +190,16 @@ std::optional<std::string> smallest_fitting(const Run& run) {
 
 std::string advice_to_fit(const Run& run) {
   Run candidate = run;
-  const int64_t samples = std::exchange(candidate.options.micro_batch, 1);
-  return samples > 1 && smallest_fitting(candidate)
-             ? "try a smaller --batch-size or more --ranks"
-             : "a batch of one sample does not fit either; try more --ranks or a smaller model";
+  candidate.options.micro_batch = 1;
+  LeastMemory least;
+  if (smallest_fitting(candidate, &least)) return "try a smaller --batch-size or more --ranks";
+  const int64_t limit = run.options.device_flags.device.memory_limit;
+  const std::string needed =
+      limit > 0 && least.bytes > limit
+          ? fmt::format(": it takes at least {}, with {}", size_text(least.bytes), least.flags)
+          : "";
+  return "a batch of one sample does not fit either" + needed +
+         "; try more --ranks or a smaller model";
 }
 
 namespace {
@@ -205,13 +224,6 @@ Needs needs_of_rank(const Run& run) {
 }
 
 int64_t capped(int64_t bytes, int64_t limit) { return limit ? std::min(bytes, limit) : bytes; }
-
-std::string size_text(int64_t bytes) {
-  const double value = static_cast<double>(bytes);
-  const bool large = value >= 0x1p30;
-  return fmt::format("{:.2f} {} ({} bytes)", value / (large ? 0x1p30 : 0x1p20),
-                     large ? "GiB" : "MiB", bytes);
-}
 
 std::string ranks_text(int64_t ranks) {
   return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");

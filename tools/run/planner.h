@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -32,10 +33,16 @@ std::string write_kernels(const Run& run, const RankMemory& first,
                           const std::optional<Peaks>& peaks);
 
 /// Flags for train that make the run fit its limits: the first that fits among the ZeRO stages,
-/// then among those with --activation-checkpoint. Absent: none fits.
-std::optional<std::string> smallest_fitting(const Run& run);
+/// then among those with --activation-checkpoint. Absent: none fits; then `least` gets the one that
+/// takes the least device memory.
+struct LeastMemory {
+  int64_t bytes = std::numeric_limits<int64_t>::max();
+  std::string flags;
+};
+std::optional<std::string> smallest_fitting(const Run& run, LeastMemory* least = nullptr);
 
-/// Advice where none fits. It names a smaller batch only if one of a single sample fits.
+/// Advice where none fits. It names a smaller batch only if one of a single sample fits, else the
+/// least device memory that such a batch takes.
 std::string advice_to_fit(const Run& run);
 
 /// The largest n in [1, most] for which fits(n) is true; 0: there is none. If fits(n) is true, it
