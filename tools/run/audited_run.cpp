@@ -122,7 +122,7 @@ void train(Command command, const zero::AuditOptions& audit) {
     words.insert(words.end(), {"--audit-ops",
                                fmt::format("{}:{}:{}", audit.first_op_step,
                                            audit.end_op_step - audit.first_op_step, audit.tensor)});
-  const CapturedEnd end = capture_child(words, "try again", /*seconds=*/1e9);
+  const CapturedEnd end = capture_child(words, "try the path of a zerograd", 1e9);
   if (end.end.status == 0) return;
   print_line(stderr, "{}", end.output);
   throw ReplayFailed{end.end.status};
@@ -171,6 +171,10 @@ zero::AuditedRun run_of_command(const RunSource& source, Command command) {
 zero::AuditedRun audited_run(const RunSource& source) {
   if (Command command = command_of(source.name); !command.words.empty())
     return run_of_command(source, command);
+  if (source.name.find(' ') != std::string::npos && !std::filesystem::exists(source.name))
+    raise<ConfigError>(
+        "expected the file of an audit, or a command line of train or finetune, got {}",
+        printable(source.name));
   zero::AuditedRun run{.trail = zero::AuditTrail::read(source.name)};
   const zero::AuditTrail& trail = run.trail;
   if (trail.records.empty())

@@ -121,6 +121,9 @@ TEST_CASE("diverge refuses files and command lines that it cannot compute again"
   check_refused("diverge " + (folder / "nothing") + " " + (folder / "nothing"), 5,
                 "cannot be read");
   CHECK(zerograd({"diverge", "train --data sort --steps", run}).status == 2);
+  const Outcome other = zerograd({"diverge", "traim --data sort", run});
+  CHECK(other.status == 2);
+  CHECK(contains(other.error, "or a command line of train or finetune, got traim --data sort"));
   const Outcome quote = zerograd({"diverge", "train --data 'sort", run});
   CHECK(quote.status == 2);
   CHECK(contains(quote.error, "expected a closing '"));
