@@ -6,6 +6,7 @@
 #include <arm_neon.h>
 #endif
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
