@@ -164,7 +164,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   /// The file of Space::file. Made by its first allocation; never on a meta device.
   std::unique_ptr<cpu::SwapFile> swap_file;
   const SwapOptions swap;
-  SwapCount swapped;
+  SwapCount swapped, unplanned;  ///< `unplanned` is a part of `swapped`
   /// Text files that a plan wrote on this meta device, by path, so that the plan can load them.
   std::map<std::string, std::string> planned_files;
   int rank = -1;  ///< the rank that run_local or run_processes gave the device to; -1: none

@@ -151,7 +151,7 @@ RankReport Recorder::report(const Device& device) const {
   RankReport report{.rank = rank_,
                     .phases = device.memory().lifetime_rows(),
                     .wire = wire_,
-                    .file_io = swapped(device),
+                    .file_io = swapped_as_planned(device),
                     .steps = steps_,
                     .refused = refused_};
   for (size_t i = 0; i < report.peak.size(); ++i) {

@@ -99,6 +99,11 @@ UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& paramete
 void validate(const Config& config) {
   if (config.stage < 0 || config.stage > 3)
     raise<ConfigError>("config: stage is {}; expected 0, 1, 2 or 3", config.stage);
+  if (config.reduce_at_boundary && config.offload.speculation > 0)
+    raise<ConfigError>(
+        "config: offload.speculation is {}, and reduce_at_boundary adds the ranks' gradients after "
+        "backward; expected 0, or reduce_at_boundary off",
+        config.offload.speculation);
   if (config.reduce_at_boundary && config.stage > 1)
     raise<ConfigError>(
         "config: reduce_at_boundary keeps whole gradients, stage is {}; expected stage 0 or 1",
@@ -142,6 +147,8 @@ void validate(const Config& config) {
                static_cast<double>(offload.parameters_on_host), "0 or more");
   check_config(offload.parameter_buffer >= 1, "offload.parameter_buffer",
                static_cast<double>(offload.parameter_buffer), "1 or more");
+  check_config(offload.speculation >= 0, "offload.speculation",
+               static_cast<double>(offload.speculation), "0 or more");
   if (offload.parameter != Space::device && config.stage != 3)
     raise<ConfigError>(
         "config: offload.parameter needs stage 3, where values are shards between "

@@ -152,6 +152,11 @@ struct OffloadOptions {
   /// it, at least one unit. The next units are prefetched only as far as they fit into the buffer
   /// beside those in use.
   int64_t parameter_buffer = int64_t{500'000'000};
+  /// Bytes, of each rank, for second copies of offloaded optimizer states, into which units are
+  /// updated during backward, before the norm of the gradients is known (optimizer/speculation.h).
+  /// 12 for each element of the shard, 14 with values of 16 bits; with less, fewer units. 0: none.
+  /// For CPU devices, and programs that call Engine::expect_step().
+  int64_t speculation = 0;
 };
 
 /// How the engine keeps and updates parameters.

@@ -13,6 +13,7 @@
 #include "zerograd/autograd/tape.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/comm/mesh.h"
+#include "zerograd/runtime/memory.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/optimizers.h"
 #include "zerograd/zero/states/model_states.h"
@@ -108,6 +109,21 @@ class ZG_API Engine final : public ParameterSource {
   /// gradient occurs in f16 when a dynamic loss scale is at its minimum. Collective. `betas`
   /// replace those of Config::update in this step.
   StepResult step(float rate, const std::optional<Betas>& betas = std::nullopt);
+
+  /// For OffloadOptions::speculation: announces step(rate, betas) after this many micro-batches of
+  /// this rank, the first of which has not run backward yet. Another step than the announced one
+  /// gives the same bits, but is redone. No effect without speculation. All ranks must agree.
+  ///
+  ///   engine.expect_step(2, rate);
+  ///   engine.backward(tape, loss); engine.backward(other_tape, other_loss);
+  ///   engine.step(rate);
+  void expect_step(int64_t micro_batches, float rate,
+                   const std::optional<Betas>& betas = std::nullopt);
+  struct Speculated {
+    int64_t redone = 0;      ///< steps that clipping, an overflow or another rate made redo
+    SwapCount redo_io = {};  ///< bytes that each of them reads and writes beyond those of a plan
+  };
+  std::optional<Speculated> speculated() const;  ///< absent without OffloadOptions::speculation
 
   /// Passes the mean over the micro-batches since the last step, not clipped, to the optimizers
   /// that declare this stream (Optimizer::streams()), which change their states by it; the

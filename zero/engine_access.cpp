@@ -145,6 +145,9 @@ RestingBytes Engine::resting_bytes() const {
       add(rest.optimizer, state.tensor, numel);
     }
   }
+  if (state_->speculation)
+    for (const Tensor& tensor : state_->speculation->shadows())
+      add(rest.optimizer, tensor, tensor.numel());
   rest.padding = held - rest.parameter - rest.gradient - rest.optimizer;
   return rest;
 }
@@ -220,6 +223,12 @@ double Engine::mean_loss(std::span<const double> own, int64_t count) {
     for (int64_t rank = 0; rank < ranks; ++rank)
       sum += all[static_cast<size_t>(rank * count + micro_batch)];
   return sum / static_cast<double>(count * ranks);
+}
+
+std::optional<Engine::Speculated> Engine::speculated() const {
+  const Speculation* const speculation = state_->speculation.get();
+  if (!speculation) return std::nullopt;
+  return Speculated{speculation->redone(), speculation->redo_io()};
 }
 
 const Optimizers& Engine::optimizers() const { return state_->optimizers; }
@@ -330,6 +339,7 @@ void Engine::write_held(const Parameter& parameter, const State& state, Held hel
                       values.size());
   Storage& storage = state_->storage_of(parameter);
   if (state_->snapshot) state_->snapshot->wait_until_read();
+  if (state_->speculation) state_->speculation->cancel();
   const Tensor shaped = shaped_state(storage, parameter, state);
   const int64_t start = (shaped ? 0 : state_->begin_of(parameter)) + held.begin;
   // Stores the values in elements [begin, begin + tensor.numel()) of the storage's flat array, or

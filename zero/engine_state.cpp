@@ -146,6 +146,13 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
     has_persistent = true;
   }
   residency.resize();
+  if (config.offload.speculation == 0) return;
+  if (device.traits().backend != Device::Type::cpu)
+    throw Unsupported(
+        "config: offload.speculation is for CPU devices, whose drive then works during backward; "
+        "expected 0");
+  speculation = std::make_unique<Speculation>(storages, storages.size() - (has_persistent ? 1 : 0),
+                                              this->config, device, comm.size());
 }
 
 size_t EngineState::index_of(const Unit& unit) const {
@@ -178,6 +185,7 @@ void EngineState::check_store(const char* operation) const {
 void EngineState::clear_gradients() {
   micro_batches = 0;
   for (Storage& storage : storages) storage.clear();
+  if (speculation) speculation->cancel();
 }
 
 Engine::Engine(const ParameterStore& store, const Device& device, const Config& config) {
@@ -220,7 +228,7 @@ void check_tape(const Tape& tape, const Engine& engine) {
 void Engine::backward(Tape& tape, const Var& loss) {
   check_tape(tape, *this);
   const PhaseScope phase(state_->device, "backward");
-  state_->in_backward = true;
+  state_->begin_backward();
   if (state_->observer) state_->observer->backward_begins(&loss);
   tape.backward(loss, state_->scaler.scale());
 }
@@ -228,9 +236,14 @@ void Engine::backward(Tape& tape, const Var& loss) {
 void Engine::backward(Tape& tape, std::span<const Var> outputs, std::span<const Tensor> gradients) {
   check_tape(tape, *this);
   const PhaseScope phase(state_->device, "backward");
-  state_->in_backward = true;
+  state_->begin_backward();
   if (state_->observer) state_->observer->backward_begins(nullptr);
   tape.backward(outputs, gradients);
+}
+
+void EngineState::begin_backward() {
+  in_backward = true;
+  if (speculation) speculation->begin(micro_batches);
 }
 
 void EngineState::finish_micro_batch() {
@@ -238,6 +251,7 @@ void EngineState::finish_micro_batch() {
   for (Mirrors::Gradient& gradient : mirrors.exchange())
     reduce({&gradient.parameter, 1}, {&gradient.sum, 1});
   reducer.finish();
+  if (speculation) speculation->complete(snapshot);
   ++micro_batches;
 }
 
@@ -290,6 +304,8 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
     update.step = s.taken;
     update.skipped = result.skipped;
     update.gradient_scale = clipping.factor(result.gradient_norm);
+    if (s.speculation && s.speculation->settle(update, s.snapshot))
+      count_unplanned(s.device, s.speculation->redo_io());
     zero::update(s.storages, s.optimizers, update, s.config, s.device, s.comm, s.snapshot);
   }
   s.refresh_mirrors();
@@ -298,6 +314,17 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   count_step(s.device);
   if (s.observer) s.observer->step_ends(rate, micro_batches, result);
   return result;
+}
+
+void Engine::expect_step(int64_t micro_batches, float rate, const std::optional<Betas>& betas) {
+  EngineState& s = *state_;
+  if (!s.speculation) return;
+  const Clipping mean{.micro_batches = micro_batches * s.comm.size(),
+                      .loss_scale = s.scaler.scale()};
+  OptimizerStep step{.rate = rate, .betas = betas, .step = s.taken + 1};
+  if (s.config.update.stochastic_rounding) step.rounding_seed = s.config.seed;
+  step.gradient_scale = mean.factor(0.0);
+  s.speculation->expect(micro_batches, step);
 }
 
 StepResult Engine::observe(const std::string& stream) {
@@ -419,6 +446,7 @@ Tensor Engine::value(const Parameter& parameter) const {
 }
 
 Tensor Engine::gradient_place(const Parameter& parameter) {
+  if (state_->speculation) state_->speculation->advance(state_->snapshot);
   if (state_->config.reduce_at_boundary || !is_updated(parameter)) return {};
   Storage& storage = state_->storage_of(parameter);
   if (state_->comm.size() > 1) return state_->reducer.place_of(storage, parameter);
@@ -448,6 +476,7 @@ void Engine::reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) {
     leaves.push_back(std::move(gradient));
   }
   s.reduce(parameters, leaves);
+  if (s.speculation) s.speculation->advance(s.snapshot);
 }
 
 void EngineState::reduce(std::span<const Parameter* const> parameters,

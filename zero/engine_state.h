@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "zerograd/zero/engine.h"
+#include "zerograd/zero/optimizer/speculation.h"
 #include "zerograd/zero/optimizer/update.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/reducer.h"
@@ -41,6 +42,7 @@ struct EngineState {
   void clear_gradients();
   /// Reduces the gradients of one micro-batch, for parameters of any units.
   void reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients);
+  void begin_backward();
   void finish_micro_batch();
   /// The sums of this step's gradients, before an update. Throws ConfigError without micro-batches.
   GradientSums begin_update(const char* operation);
@@ -75,7 +77,8 @@ struct EngineState {
   Mirrors mirrors;
   const std::unique_ptr<OffloadedActivations> activations;  // null: they stay on the device
   LossScaler scaler;
-  StateReader* snapshot = nullptr;  // a step waits for its reads; null: none
+  std::unique_ptr<Speculation> speculation;  // null: off
+  StateReader* snapshot = nullptr;           // a step waits for its reads; null: none
   StepObserver* observer = nullptr;
   int64_t micro_batches = 0, taken = 0, skipped = 0;
   bool in_backward = false;  // Engine::backward, which applies the loss scale

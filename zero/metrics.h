@@ -28,6 +28,8 @@ struct StepRecord {
   int64_t peak_bytes, host_peak_bytes;  ///< largest number of live bytes during the step
   int64_t reduction_groups = 0;         ///< with which the model sums; 0: without groups
   Bits bits = Bits::portable;
+  /// Steps of this process that were redone so far (Engine::speculated()); absent: no speculation.
+  std::optional<int64_t> redone = {};
 };
 
 struct FinalRecord {

@@ -20,6 +20,7 @@ namespace zg::zero {
 /// The decay rates of one step, for a schedule that changes them. beta1 of sgd is its momentum.
 struct Betas {
   float beta1, beta2;
+  bool operator==(const Betas&) const = default;
 };
 
 /// The numbers of one step.

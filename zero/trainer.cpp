@@ -434,6 +434,7 @@ std::optional<TrainedStep> TrainerState::attempt() {
       .step = step, .micro_batches = micro_batches(), .samples = samples(), .rate = next_rate()};
   const auto betas = schedule.betas(step - engine.skipped());
   if (task.targets && has_loss()) targets = task.targets(position.samples, samples());
+  engine.expect_step(done.micro_batches, static_cast<float>(done.rate), betas);
   run_micro_batches(done.micro_batches);
   if (given_up) return std::nullopt;
   observe(TrainerMoment::gradients_ready, no_batch);

@@ -13,14 +13,6 @@ namespace {
 
 bool is_on_file(const Tensor& tensor) { return tensor.buffer()->space() == Space::file; }
 
-// Bytes of all file blocks that the tensor touches, wholly or partly.
-int64_t blocks_of(const Tensor& file) {
-  constexpr int64_t block = file_granule;
-  const int64_t begin = file.byte_offset() / block;
-  const int64_t end = (file.byte_offset() + file.bytes() + block - 1) / block;
-  return (end - begin) * block;
-}
-
 /// Queues the transfer. The caller gets `note` from note_of() and counts the bytes.
 SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::SpanInfo note) {
   if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
@@ -61,7 +53,7 @@ SwapTicket start_swap(const Tensor& from, const Tensor& to,
   if (is_on_file(from))
     count_read(from);
   else
-    DeviceState::of(to.device()).swapped.written += blocks_of(to);
+    DeviceState::of(to.device()).swapped.written += block_bytes(to);
   return ticket;
 }
 
@@ -69,13 +61,18 @@ void wait_for_swap(const Device& device, SwapTicket ticket) {
   const DeviceState& state = DeviceState::of(device);
   if (!state.swap_file) return;
   std::optional<TraceSpan> span;
-  if (device.trace() && !state.swap_file->is_done(ticket))
+  if (device.trace() && !is_swapped(device, ticket))
     span.emplace(device.compute(), "wait for disk", Trace::Kind::wait);
   state.swap_file->wait(ticket);
 }
 
+bool is_swapped(const Device& device, SwapTicket ticket) {
+  const DeviceState& state = DeviceState::of(device);
+  return !state.swap_file || state.swap_file->is_done(ticket);
+}
+
 void count_read(const Tensor& file) {
-  DeviceState::of(file.device()).swapped.read += blocks_of(file);
+  DeviceState::of(file.device()).swapped.read += block_bytes(file);
 }
 
 void read_counted(const Tensor& file, const Tensor& memory) {
@@ -95,5 +92,24 @@ std::string swap_requests(const Device& device) {
 }
 
 SwapCount swapped(const Device& device) { return DeviceState::of(device).swapped; }
+
+int64_t block_bytes(const Tensor& file) {
+  constexpr int64_t block = file_granule;
+  const int64_t begin = file.byte_offset() / block;
+  const int64_t end = (file.byte_offset() + file.bytes() + block - 1) / block;
+  return (end - begin) * block;
+}
+
+void count_unplanned(const Device& device, const SwapCount& bytes) {
+  SwapCount& unplanned = DeviceState::of(device).unplanned;
+  unplanned.read += bytes.read;
+  unplanned.written += bytes.written;
+}
+
+SwapCount swapped_as_planned(const Device& device) {
+  const DeviceState& state = DeviceState::of(device);
+  return {.read = state.swapped.read - state.unplanned.read,
+          .written = state.swapped.written - state.unplanned.written};
+}
 
 }  // namespace zg

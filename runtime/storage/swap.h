@@ -22,6 +22,8 @@ ZG_API SwapTicket start_swap(const Tensor& from, const Tensor& to,
 /// Blocks until this transfer and all before it are done. Throws FileError if the disk failed or
 /// returned other bytes than were written.
 ZG_API void wait_for_swap(const Device& device, SwapTicket ticket);
+/// Whether wait_for_swap() would return, or throw, at once.
+ZG_API bool is_swapped(const Device& device, SwapTicket ticket);
 /// For a read by a second thread, in two calls. First the thread that uses the device calls
 /// count_read(), so that the byte counts do not depend on timing. Then the second thread calls
 /// read_counted(), which returns when the read is done and throws FileError. Traces do not record
@@ -30,6 +32,12 @@ ZG_API void count_read(const Tensor& file);
 ZG_API void read_counted(const Tensor& file, const Tensor& memory);
 
 ZG_API SwapCount swapped(const Device& device);  ///< bytes read and written so far
+/// Bytes of all file blocks that the tensor touches, wholly or partly: those of its transfer.
+ZG_API int64_t block_bytes(const Tensor& file);
+/// Counts bytes that a value made necessary, which no plan has. RankReport::file_io is without
+/// them.
+ZG_API void count_unplanned(const Device& device, const SwapCount& bytes);
+ZG_API SwapCount swapped_as_planned(const Device& device);  ///< swapped() without those
 
 /// How Space::file is accessed, "io_uring past the page cache"; empty: Space::file was not used
 /// yet.

@@ -87,6 +87,9 @@ TEST_CASE("plan predicts what train measures, to the byte") {
         "f16 --ranks 2 --zero-stage 2", "deepspeed --ranks 2 --zero-stage 3",
         "fsdp-mixed --ranks 2 --zero-stage 1", "fsdp-memory --ranks 4 --zero-stage 3",
         "fsdp-memory --zero-stage 0 --ranks 2 --grad-accum-dtype f32",
+        // Each step is clipped, and redone or not speculated.
+        "bf16 --ranks 2 --zero-stage 3 --offload-param nvme --offload-optimizer nvme --nvme-path "
+        "/tmp --param-persistence-threshold 0 --speculation 1GiB --clip 1e-3",
         // Steps are skipped. In f16 with a scale of 2^30 all three overflow.
         "f32 --ranks 2 --inject rank=1,step=1,fault=inf",
         "bf16 --ranks 2 --zero-stage 2 --inject rank=0,step=0+2,fault=inf",

@@ -53,6 +53,7 @@ TEST_CASE("metrics are a JSON line per step and a final one") {
     CHECK(lines[i].at("step_s").get<double>() > 0.0);
     CHECK(lines[i].at("peak_bytes").get<int64_t>() > 0);
     CHECK(lines[i].at("host_peak_bytes") == 0);
+    CHECK(!lines[i].contains("redone"));
   }
   const nlohmann::json& last = lines.back();
   CHECK(last.at("final") == true);
@@ -61,6 +62,19 @@ TEST_CASE("metrics are a JSON line per step and a final one") {
   CHECK(last.at("param_hash") == hash);
   CHECK(last.at("train_score").is_null());
   CHECK(last.at("wire_bytes").at("all_reduce") == 0);
+}
+
+TEST_CASE("a run with speculation has the same hash, and its metrics count redone steps") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  for (const auto& [clip, redone] : {std::pair("1e-3", 3), std::pair("1e6", 0)}) {
+    CAPTURE(clip);
+    const std::string run = with(std::string("--clip ") + clip);
+    const std::string speculates =
+        run + " --offload-optimizer nvme --nvme-path /tmp --speculation 1GiB";
+    CHECK(hash_of(speculates + " --metrics " + path) == hash_of(run));
+    CHECK(json_lines(path).at(7).at("redone") == redone);
+  }
 }
 
 TEST_CASE(

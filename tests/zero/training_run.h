@@ -45,6 +45,7 @@ TrainingOutcome take_steps(zero::Engine& engine, const TrainingRun& run, const F
   TrainingOutcome outcome;
   for (int step = run.first; step < run.end; ++step) {
     std::vector<double> losses;
+    engine.expect_step(run.micro_batches / run.ranks, run.rate);
     for (int g = engine.ranks().rank(); g < run.micro_batches; g += run.ranks)
       losses.push_back(micro_batch(engine, static_cast<uint64_t>(100 * step + g)));
     outcome.losses.push_back(engine.mean_loss(losses));

@@ -255,6 +255,9 @@ void print_summary(const Run& run, const RankMemory& memory) {
   if (needs.file > 0)
     print_line(stdout, "disk: {} read, {} written, first values included",
                size_in_mib(memory.file_io.read), size_in_mib(memory.file_io.written));
+  if (memory.redo_io)
+    print_line(stdout, "disk: {} read and {} written more by each step that is redone",
+               size_in_mib(memory.redo_io->read), size_in_mib(memory.redo_io->written));
 }
 
 const RankMemory& rank_with_peak(const std::vector<RankMemory>& ranks) {

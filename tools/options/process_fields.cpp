@@ -275,6 +275,11 @@ Fields offload_fields() {
                   "where saved activations are stored"),
        kept("run.offload_activation").unless_config_sets("--zero-stage"),
        Config::offload_activations},
+      {ZG_AT(engine.offload.speculation),
+       size_row({"--speculation"},
+                "cpu: bytes of each rank for copies of offloaded optimizer states, which are\n"
+                "updated during backward, before the gradients' norm is known; 0: none"),
+       kept("run.speculation", any_count).sparse()},
       {ZG_AT(offload.nvme_path),
        path_row({"--nvme-path"}, "DIR", PathUse::watches,
                 "folder for data on nvme: a file without a name, gone when the run ends"),

@@ -64,6 +64,8 @@ Json json_of(const RankMemory& rank) {
                {"rows", rows},
                {"wire", json_of(rank.wire)},
                {"io", {{"read", rank.file_io.read}, {"written", rank.file_io.written}}}};
+  if (rank.redo_io)
+    json["redo"] = {{"read", rank.redo_io->read}, {"written", rank.redo_io->written}};
   if (rank.axes.empty()) return json;
   json["place"] = {{"stage", rank.model_slice.stage},
                    {"tensor_rank", rank.model_slice.tensor_rank},

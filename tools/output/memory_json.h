@@ -39,6 +39,7 @@ struct Needs {
 /// memory rows of the steps.
 struct RankMemory : RankReport {
   zero::RestingBytes resting;
+  std::optional<SwapCount> redo_io;  ///< Engine::Speculated; of each redone step beside file_io
   std::vector<MemoryRow> rows;
   /// For a run without steps: construction and loading. In a plan of such a run, `reserved` has
   /// also the needs of saving, scores and the hash.

@@ -323,6 +323,7 @@ RankMemory Rank::count_memory() const {
   RankMemory memory{Recorder(ranks_.rank(), nullptr).report(device_)};
   memory.wire = ranks_.wire();
   memory.resting = engine_->resting_bytes();
+  if (const auto speculated = engine_->speculated()) memory.redo_io = speculated->redo_io;
   memory.rows = rows_.rows();
   if (memory.rows.empty()) memory.start = rows_.now();
   if (launches_) memory.launches = launches_->counted();

@@ -202,6 +202,7 @@ void Rank::report(const zero::TrainedStep& step) {
   const int64_t step_peak = rows_.step_peak();
   peak_bytes_ = std::max(peak_bytes_, step_peak);
   interrupt_->save_from_now();  // before the step is reported as done
+  const auto speculated = engine_->speculated();
   const zero::StepRecord record = {
       .step = step.step,
       .micro_steps = step.micro_batches,
@@ -216,7 +217,8 @@ void Rank::report(const zero::TrainedStep& step) {
       .peak_bytes = step_peak,
       .host_peak_bytes = rows_.host_step_peak(),
       .reduction_groups = options_.axes.reduction_groups,
-      .bits = options_.bits};
+      .bits = options_.bits,
+      .redone = speculated ? std::optional(speculated->redone) : std::nullopt};
   write("--metrics", metrics_, record);
   write("--tensorboard-dir", tensorboard_, record, place());
   print_step(record);

@@ -153,6 +153,16 @@ void Snapshot::wait_until_read(const Storage& storage, int64_t end) {
   wait_for(elements);
 }
 
+void Snapshot::wait_until_read(const Tensor& tensor) {
+  int64_t elements = 0;
+  for (const auto& [values, storage, begin, read_after] : sources_)
+    if (values && values.buffer() == tensor.buffer() &&
+        values.byte_offset() < tensor.byte_offset() + tensor.bytes() &&
+        tensor.byte_offset() < values.byte_offset() + values.bytes())
+      elements = read_after;
+  wait_for(elements);
+}
+
 void Snapshot::wait_until_read() { wait_for(sources_.empty() ? 0 : sources_.back().read_after); }
 
 void Snapshot::abandon() {

@@ -48,6 +48,7 @@ class ZG_API Snapshot final : public StateReader {
 
   void wait_until_read(const Storage& storage, int64_t end) override;
   void wait_until_read() override;
+  void wait_until_read(const Tensor& tensor) override;
   void abandon();  ///< ends the reading: steps no longer wait
 
  private:

@@ -61,20 +61,23 @@ int64_t whole_in(const Storage& storage) {
                              storage.state_numel);
 }
 
-bool is_updated_by_host(const Storage& storage) {
+bool is_offloaded(const Storage& storage) {
   Tensor state = storage.values_are_masters ? Tensor() : storage.masters;
   for (size_t i = 0; i < storage.states.size(); ++i)
     if (storage.states[i].tensor && !storage.optimizers->arrays()[i].everywhere)
       state = storage.states[i].tensor;
-  return state && state.buffer()->space() != Space::device &&
-         state.device().traits().backend != Device::Type::cpu;
+  return state && state.buffer()->space() != Space::device;
+}
+
+bool is_updated_by_host(const Storage& storage) {
+  return is_offloaded(storage) && storage.sums.device().traits().backend != Device::Type::cpu;
 }
 
 Streaming::Lane lane_of(const Storage& storage, const StateTensors& states, size_t lane) {
   const size_t values = values_lane(storage);
   return {.tensor = states[lane],
-          .loads = lane != values,
-          .saves = lane != sums_lane(storage),
+          .loads = lane != values && !storage.updated,
+          .saves = lane != sums_lane(storage) && !storage.updated,
           .to_host = is_updated_by_host(storage),
           .unit = storage.name,
           .state = lane == masters_lane ? "masters"

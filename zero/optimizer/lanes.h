@@ -37,6 +37,8 @@ int64_t whole_in(const Storage& storage);
 /// accumulators are copied from the device and parameters to it: 6 bytes for each element in bf16.
 /// An update on the device would transfer all states in both directions.
 bool is_updated_by_host(const Storage& storage);
+/// Whether masters or states are stored outside of the device's memory.
+bool is_offloaded(const Storage& storage);
 
 Streaming::Lane lane_of(const Storage& storage, const StateTensors& states, size_t lane);
 /// True if some state of the storage goes through a buffer.

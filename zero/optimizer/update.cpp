@@ -195,6 +195,10 @@ void update(std::span<Storage> storages, const Optimizers& optimizers, const Opt
     update_gathered(storage, all_sums, step, config, device, comm, reader);
     for (const Chunk& chunk : chunks_of(storage, config)) {
       const std::vector<Tensor>& states = streaming.next();
+      if (storage.updated) {
+        streaming.keep();
+        continue;
+      }
       if (reader) reader->wait_until_read(storage, storage.state_begin + chunk.begin + chunk.numel);
       const Optimizer& optimizer = *optimizers.all()[chunk.optimizer].optimizer;
       const bool applies = step.stream.empty() || has_stream(optimizer, step.stream);

@@ -23,6 +23,8 @@ class StateReader {
   /// Returns when elements [0, end) of the storage's trainable array have been read.
   virtual void wait_until_read(const Storage& storage, int64_t end) = 0;
   virtual void wait_until_read() = 0;  ///< until everything has been read
+  /// Until what shares memory with this tensor has been read.
+  virtual void wait_until_read(const Tensor& tensor) = 0;
 
  protected:
   ~StateReader() = default;
@@ -70,7 +72,8 @@ bool device_decides(std::span<const Storage> storages, const Optimizers& optimiz
 /// Runs the optimizer on the states that the ZeRO stage assigns to this rank, then gathers the
 /// parameters that stay whole. A parameter without a gradient is updated with a zero gradient. A
 /// skipped step changes nothing but has the same collectives, so memory and traffic do not depend
-/// on values. If `reader` is not null, a state is overwritten only after it has been read.
+/// on values. If `reader` is not null, a state is overwritten only after it has been read. Storages
+/// that are updated already take the same memory for buffers.
 void update(std::span<Storage> storages, const Optimizers& optimizers, const OptimizerStep& step,
             const Config& config, const Device& device, Communicator& comm,
             StateReader* reader = nullptr);

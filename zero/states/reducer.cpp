@@ -128,9 +128,11 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
   std::vector<FoldGradient::Part> folds;  // additions to accumulators that are in a file
   std::vector<Streaming::Part> parts;
   std::vector<FoldGradient::Part> here;  // the others: one launch
+  size_t filled = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = std::exchange(gradients[i], Tensor());
     if (!gradient || gradient.numel() == 0) continue;
+    ++filled;
     const FlatUnit::Piece& piece =
         storage.trainable.flat.pieces[storage.index_in_flat(*parameters[i])];
     // Used without local sums: a single rank, which has the whole array in its shard.
@@ -160,6 +162,7 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
   }
   fold_all(here, storage.compute, device_.compute());
   here.clear();
+  storage.summed = filled == storage.pieces.size();
   if (folds.empty()) return;
   std::unique_ptr<Streaming> streaming = stream(std::move(parts));
   for (FoldGradient::Part& part : folds) {
@@ -229,6 +232,7 @@ void Reducer::wait_for(size_t in_flight) {
     Leaf& first = in_flight_.front();
     first.sums ? comm_.wait(first.last) : comm_.wait_on_device(first.last);
     if (first.near.raw() != first.place.raw()) copy(first.near, first.place, device_.compute());
+    first.storage->summed = true;
     if (first.sums) {
       if (!kernels_reach(first.place)) device_.compute().synchronize();  // the disk reads it
       first.sums->keep();

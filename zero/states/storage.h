@@ -58,7 +58,10 @@ struct Storage {
   /// Call it before anything else is written to a lent accumulator. Needed when a second tape runs
   /// backward before the first one has released its gradient memory.
   void leave_lent(Stream& stream);
-  void clear() { folded.assign(pieces.size(), false); }
+  void clear() {
+    folded.assign(pieces.size(), false);
+    updated = false;
+  }
 
   /// Rounds master weights [begin, end) to the compute dtype and stores them as parameters. Indices
   /// are those of the trainable flat array, inside the state's range. Does nothing if the
@@ -105,6 +108,8 @@ struct Storage {
   Tensor sums;                              ///< gradient accumulators of the current step
   Tensor local_sums;                        ///< f32, whole; with reduce_at_boundary
   std::vector<bool> folded;                 ///< by piece: its accumulator holds a gradient
+  bool summed = false;                      ///< all gradients of the current micro-batch are added
+  bool updated = false;                     ///< by Speculation, in this step
   std::vector<std::weak_ptr<Buffer>> lent;  ///< by piece: the buffer that lend_sum() returned
 
  private:

@@ -212,7 +212,7 @@ void Streaming::keep() {
     if (const Lane& to = parts_[next_][lane]; to.moves() && to.saves) {
       if (in_file(to.tensor))
         last_ = written_[next_ % 2] = ready_[next_ % 2] =
-            start_swap(current_[lane], to.tensor, {to.unit, " ", to.state});
+            start_swap(current_[lane], to.to ? to.to : to.tensor, {to.unit, " ", to.state});
       else
         queue_copy(current_[lane], to.tensor, to);
     }

@@ -62,6 +62,7 @@ class Streaming {
     bool loads = true;     ///< false: it is only written
     bool saves = true;     ///< false: it is only read
     bool to_host = false;  ///< the CPU computes on it, after the device's queued work
+    Tensor to = {};        ///< the file to which results are written; absent: `tensor`
     /// Its name in a trace. Both strings must outlive the streaming.
     std::string_view unit = {}, state = {};
 
@@ -76,6 +77,8 @@ class Streaming {
   ~Streaming();
   Streaming(const Streaming&) = delete;
 
+  /// Whether next() returns without a wait for the file.
+  bool is_read() const { return is_swapped(device_, ready_[next_ % 2]); }
   /// The next chunk. All of its tensors are in memory.
   const std::vector<Tensor>& next();
   /// Call it when the computation on the chunk from next() is queued or done. It starts the writes

@@ -286,6 +286,7 @@ TEST_CASE(
                                         "run.offload_optimizer",
                                         "run.offload_gradient",
                                         "run.offload_parameter",
+                                        "run.speculation",
                                         "run.offload_activation"};
   // The length of a run, what it keeps, and its position.
   const std::set<std::string> none = {

@@ -66,6 +66,7 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --betas 0.9", 2, "--betas: expected two numbers"},
       {"train --data sort --betas 0.9,1", 2, "--betas"},
       {"train --data sort --clip -1", 2, "--clip"},
+      {"train --data sort --speculation -1", 2, "--speculation: expected a size"},
       {"train --data sort --device-memory 2GiBB", 2, "--device-memory: expected a size"},
       {"train --data sort --device-memory 50Mib", 2, "got '50Mib'; did you mean 50MiB?"},
       {"train --data sort --device-memory 2g", 2, "got '2g'; did you mean 2GiB?"},

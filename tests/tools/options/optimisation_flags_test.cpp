@@ -116,6 +116,8 @@ TEST_CASE("flags without effect are named with the reason, and others are not") 
   CHECK(notes({"--nvme-path", "/tmp"}) ==
         std::vector<std::string>{"--nvme-path has no effect: no state is offloaded to nvme"});
   CHECK(notes({"--nvme-path", "/tmp", "--offload-optimizer", "nvme"}).empty());
+  CHECK(notes({"--speculation", "1MiB"}).size() == 1);
+  CHECK(notes({"--speculation", "1MiB", "--cpu-offload"}).size() == 1);
   CHECK(notes({"--prefetch-units", "2", "--zero-stage", "2"}).size() == 1);
   CHECK(notes({"--prefetch-units", "2", "--zero-stage", "3"}).empty());
   CHECK(
