@@ -18,7 +18,14 @@ AuditedOps::AuditedOps(const Engine& engine, std::string tensor)
   has_own_trace_ = !device.trace();
   if (has_own_trace_) device.set_trace(std::make_shared<Trace>(), engine.world().rank());
   note_masters();
-  watch_ = device.trace()->watch([this](const Trace::Call& call) { note(call); });
+  watch_ = device.trace()->watch([this](const Trace::Call& call) {
+    try {
+      note(call);
+    } catch (...) {  // a watch must not throw
+      const std::lock_guard lock(mutex_);
+      failure_ = std::current_exception();
+    }
+  });
 }
 
 AuditedOps::~AuditedOps() {
@@ -86,6 +93,7 @@ void AuditedOps::note_masters() {
 
 Json AuditedOps::end(Communicator* group) {
   watch_.reset();
+  if (failure_) std::rethrow_exception(failure_);
   if (group) {
     Json own = Json::array();
     for (const Entry& entry : entries_) own.push_back({entry.ns, entry.name, entry.hash});

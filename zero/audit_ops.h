@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -46,6 +47,7 @@ class AuditedOps {
   std::mutex mutex_;
   std::vector<Entry> entries_;
   std::map<std::string, int64_t> counts_;  // by track
+  std::exception_ptr failure_;
   std::shared_ptr<const Trace::Watch> watch_;
 };
 
