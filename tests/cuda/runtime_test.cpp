@@ -25,7 +25,7 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr int64_t mib = int64_t{1} << 20;
+constexpr int64_t one_mib = int64_t{1} << 20;
 
 Tensor allocate(const Device& device, int64_t bytes, Space space = Space::device) {
   return Tensor::empty({bytes}, DType::u8, device, space);
@@ -37,8 +37,8 @@ TEST_SUITE_BEGIN("every device");
 
 TEST_CASE("an arena stays unchanged when the driver refuses its growth, and can grow later") {
   const Device device = Device::cuda();
-  const Tensor first = allocate(device, mib);
-  int64_t bytes = 4 * mib;  // more than the arena has, each time
+  const Tensor first = allocate(device, one_mib);
+  int64_t bytes = 4 * one_mib;  // more than the arena has, each time
   for (const std::string call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
     CAPTURE(call);
     const int64_t reserved = device.memory().reserved(), live = device.memory().live();
@@ -52,31 +52,31 @@ TEST_CASE("an arena stays unchanged when the driver refuses its growth, and can 
     bytes *= 2;
   }
   emulator::plant_failure("cudaHostRegister", cudaErrorMemoryAllocation);
-  CHECK(contains(message_of<OutOfMemory>([&] { allocate(device, mib, Space::pinned); }),
+  CHECK(contains(message_of<OutOfMemory>([&] { allocate(device, one_mib, Space::pinned); }),
                  "cudaHostRegister: out of memory"));
-  CHECK(allocate(device, mib, Space::pinned).raw());
+  CHECK(allocate(device, one_mib, Space::pinned).raw());
 }
 
 TEST_CASE("a driver error other than out of memory is thrown as a DeviceError with its name") {
   const Device device = Device::cuda();
   for (const std::string call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
     emulator::plant_failure(call, CUDA_ERROR_INVALID_DEVICE);
-    CHECK(message_of<DeviceError>([&] { allocate(device, mib); }) ==
+    CHECK(message_of<DeviceError>([&] { allocate(device, one_mib); }) ==
           "cuda: " + call + ": CUDA_ERROR_INVALID_DEVICE (101)");
   }
   emulator::plant_failure("cudaHostRegister", cudaErrorInvalidValue);
-  CHECK(message_of<DeviceError>([&] { allocate(device, mib, Space::pinned); }) ==
+  CHECK(message_of<DeviceError>([&] { allocate(device, one_mib, Space::pinned); }) ==
         "cuda: cudaHostRegister: invalid argument");
 }
 
 TEST_CASE("pinned tensors that lie in several registrations are copied and zeroed") {
   const Device device = Device::cuda();
-  const Tensor x = random_tensor({3 * mib}, DType::u8, device, 5, 0.0, 255.0);
+  const Tensor x = random_tensor({3 * one_mib}, DType::u8, device, 5, 0.0, 255.0);
   std::vector<Tensor> pinned;
   // Each of 3 MiB, and each growth registers whole steps of 2 MiB.
-  for (int i = 0; i < 4; ++i) pinned.push_back(allocate(device, 3 * mib, Space::pinned));
+  for (int i = 0; i < 4; ++i) pinned.push_back(allocate(device, 3 * one_mib, Space::pinned));
   for (const Tensor& tensor : pinned) copy(x, tensor, device.compute());
-  const Tensor back = allocate(device, 3 * mib);
+  const Tensor back = allocate(device, 3 * one_mib);
   for (const Tensor& tensor : pinned) {
     copy(tensor, back, device.compute());
     CHECK(same_bits(x, back));
@@ -84,12 +84,12 @@ TEST_CASE("pinned tensors that lie in several registrations are copied and zeroe
     CHECK(same_bits(x, pinned[0]));
   }
   fill_zero(pinned[1], device.compute());
-  CHECK(pinned[1].to_host<uint8_t>() == std::vector<uint8_t>(static_cast<size_t>(3 * mib)));
+  CHECK(pinned[1].to_host<uint8_t>() == std::vector<uint8_t>(static_cast<size_t>(3 * one_mib)));
 }
 
 TEST_CASE("ordinary memory may be changed after a copy from it, of any size") {
   const Device device = Device::cuda();
-  for (const int64_t bytes : {int64_t{4}, mib / 2, mib, 3 * mib + 5}) {
+  for (const int64_t bytes : {int64_t{4}, one_mib / 2, one_mib, 3 * one_mib + 5}) {
     const Tensor x = allocate(device, bytes), y = allocate(device, bytes);
     std::vector<uint8_t> values(static_cast<size_t>(bytes), 1);
     device.compute().copy(x.raw(), values.data(), values.size());
@@ -108,8 +108,8 @@ TEST_CASE("values on their way to the host arrive at the next wait, between copi
   std::vector<float> numbers(count);
   for (int64_t i = 0; i < count; ++i) numbers[static_cast<size_t>(i)] = static_cast<float>(i);
   const Tensor x = Tensor::from(numbers, {count}, device);
-  const Tensor other = allocate(device, mib);
-  const std::vector<uint8_t> ordinary(static_cast<size_t>(mib / 8), 9);
+  const Tensor other = allocate(device, one_mib);
+  const std::vector<uint8_t> ordinary(static_cast<size_t>(one_mib / 8), 9);
   std::vector<PendingItem> items;
   for (int64_t i = 0; i < count; ++i) {
     items.emplace_back(x.flat(i, 1));
@@ -179,8 +179,8 @@ __global__ void write_number(int* out) {
 TEST_CASE("a rank whose memory grows while NCCL waits for a peer does not stop the peer") {
   std::vector<Tensor> grown;
   call_during_a_collective([&](const Device& device, int) {
-    grown.push_back(allocate(device, 3 * mib));
-    grown.push_back(allocate(device, 3 * mib, Space::pinned));
+    grown.push_back(allocate(device, 3 * one_mib));
+    grown.push_back(allocate(device, 3 * one_mib, Space::pinned));
   });
   CHECK(grown.size() == 40);
 }
