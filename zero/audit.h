@@ -112,7 +112,7 @@ struct AuditTrail {
   ZG_API Fields units_before(int64_t step) const;
 
  private:
-  size_t records_before(int64_t step) const;  ///< those of earlier steps, and of begins
+  ZG_API size_t records_before(int64_t step) const;  ///< those of earlier steps, and of begins
 };
 
 /// A field that differs, with both values; "-" where a record does not have it.
