@@ -167,6 +167,10 @@ void save_addresses() {
 // A write beyond the file size limit (`ulimit -f`) then returns an error, which names the file.
 void report_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
 
+// A supervised run is an exec of /proc/self/exe, whose process would be named "exe". Threads that are
+// started later inherit the name.
+void set_process_name() { prctl(PR_SET_NAME, this_program); }
+
 // Reports an exception of the subcommand and returns its exit status. Absent: the subcommand
 // returned without an exception; `status` has its result.
 std::optional<int> error_of(int& status, const std::string& name,
@@ -199,6 +203,7 @@ std::optional<int> error_of(int& status, const std::string& name,
 int main(int count, char** words) {
   using namespace zg::tools;
   occupy_standard_streams();
+  set_process_name();
   save_addresses();
   report_size_limit();
   terminate_before = std::set_terminate(end_without_handler);
