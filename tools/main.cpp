@@ -167,8 +167,8 @@ void save_addresses() {
 // A write beyond the file size limit (`ulimit -f`) then returns an error, which names the file.
 void report_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
 
-// A supervised run is an exec of /proc/self/exe, whose process would be named "exe". Threads that are
-// started later inherit the name.
+// A supervised run is an exec of /proc/self/exe, whose process would be named "exe". Threads that
+// are started later inherit the name.
 void set_process_name() { prctl(PR_SET_NAME, this_program); }
 
 // Reports an exception of the subcommand and returns its exit status. Absent: the subcommand
