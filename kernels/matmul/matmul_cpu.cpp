@@ -221,34 +221,38 @@ struct Run {
     float* scratch = sums + worker * plan.sums_words;
     float* levels = in_place ? scratch : scratch + sums_of_block;
     const MultiplyBlock::Words a = words(plan.a, row, which, i, a_panels);
+    const bool only_bias = in_place && !plan.dots && m.bias && m.bias.dtype() == DType::f32 &&
+                           !m.pre_activation && m.activation == Activation::none;
     for (const KRange& range : plan.ranges) {
       const bool is_last = &range == &plan.ranges.back();
       const bool is_root = range.folds == levels_of(m);
-      plan.table.multiply({.a = in_range(plan.a, a, range),
-                           .b = in_range(plan.b, b, range),
-                           .dots = plan.dots,
-                           .rows = height,
-                           .columns = width,
-                           .steps = range.steps,
-                           .block_steps = range.block_steps,
-                           .sums = !is_root   ? levels + range.folds * sums_of_block
-                                   : in_place ? reinterpret_cast<float*>(c)
-                                              : scratch,
-                           .sums_row_stride = is_root && in_place ? m.ldc : block_columns,
-                           .add = m.accumulate || !range.begins_group,
-                           .folded = levels,
-                           .folds = range.ends_group ? range.folds : 0,
-                           .fold_words = sums_of_block,
-                           .fold_row_stride = block_columns,
-                           .finish = is_last && (!in_place || m.bias || m.pre_activation ||
-                                                 m.activation != Activation::none),
-                           .epilogue = {.dtype = m.a.dtype(),
-                                        .c_dtype = m.c.dtype(),
-                                        .c = c,
-                                        .pre_activation = at(m.pre_activation, first),
-                                        .c_row_stride = m.ldc,
-                                        .bias = at(m.bias, j),
-                                        .activation = m.activation}});
+      plan.table.multiply(
+          {.a = in_range(plan.a, a, range),
+           .b = in_range(plan.b, b, range),
+           .dots = plan.dots,
+           .rows = height,
+           .columns = width,
+           .steps = range.steps,
+           .block_steps = range.block_steps,
+           .sums = !is_root   ? levels + range.folds * sums_of_block
+                   : in_place ? reinterpret_cast<float*>(c)
+                              : scratch,
+           .sums_row_stride = is_root && in_place ? m.ldc : block_columns,
+           .add = m.accumulate || !range.begins_group,
+           .folded = levels,
+           .folds = range.ends_group ? range.folds : 0,
+           .fold_words = sums_of_block,
+           .fold_row_stride = block_columns,
+           .bias = is_last && only_bias ? m.bias.data<float>() + j : nullptr,
+           .finish = is_last && !only_bias &&
+                     (!in_place || m.bias || m.pre_activation || m.activation != Activation::none),
+           .epilogue = {.dtype = m.a.dtype(),
+                        .c_dtype = m.c.dtype(),
+                        .c = c,
+                        .pre_activation = at(m.pre_activation, first),
+                        .c_row_stride = m.ldc,
+                        .bias = at(m.bias, j),
+                        .activation = m.activation}});
     }
   }
 

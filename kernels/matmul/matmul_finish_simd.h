@@ -13,31 +13,38 @@ struct TileRange {
 };
 
 /// Applies the activation to the sum rounded to Out, which is the value that pre_activation stores.
-template <class Out>
-inline Vec activate(Vec sum, Activation activation) {
-  switch (activation) {
-    case Activation::gelu_tanh:
-      return gelu_tanh(rounded<Out>(sum));
-    case Activation::gelu_erf:
-      return gelu_erf(rounded<Out>(sum));
-    case Activation::none:
-      break;
-  }
+template <Activation activation, class Out>
+[[gnu::always_inline]] inline Vec activate(Vec sum) {
+  if constexpr (activation == Activation::gelu_tanh) return gelu_tanh(rounded<Out>(sum));
+  if constexpr (activation == Activation::gelu_erf) return gelu_erf(rounded<Out>(sum));
   return sum;
+}
+
+template <Activation activation, class Bias, class Out>
+void finish_rows(const Epilogue& to, const float* sums, int64_t row_stride, const TileRange& tile) {
+  const Bias* bias = to.bias ? reinterpret_cast<const Bias*>(to.bias) + tile.column : nullptr;
+  for (int64_t i = 0; i < tile.rows; ++i, sums += row_stride) {
+    const int64_t offset = (tile.row + i) * to.c_row_stride + tile.column;
+    for_vectors(
+        tile.columns, [&](int64_t j, auto count) __attribute__((always_inline)) {
+          Vec x = load(sums + j, count);
+          if (bias) x = x + load(bias + j, count);
+          if (to.pre_activation)
+            store(reinterpret_cast<Out*>(to.pre_activation) + offset + j, x, count);
+          store(reinterpret_cast<Out*>(to.c) + offset + j, activate<activation, Out>(x), count);
+        });
+  }
 }
 
 template <class Bias, class Out>
 void finish_as(const Epilogue& to, const float* sums, int64_t row_stride, const TileRange& tile) {
-  const Bias* bias = to.bias ? reinterpret_cast<const Bias*>(to.bias) + tile.column : nullptr;
-  for (int64_t i = 0; i < tile.rows; ++i, sums += row_stride) {
-    const int64_t offset = (tile.row + i) * to.c_row_stride + tile.column;
-    for (int64_t j = 0; j < tile.columns; j += Vec::lanes) {
-      const int64_t n = tile.columns - j;
-      Vec x = load(sums + j, n);
-      if (bias) x = x + load(bias + j, n);
-      if (to.pre_activation) store(reinterpret_cast<Out*>(to.pre_activation) + offset + j, x, n);
-      store(reinterpret_cast<Out*>(to.c) + offset + j, activate<Out>(x, to.activation), n);
-    }
+  switch (to.activation) {
+    case Activation::gelu_tanh:
+      return finish_rows<Activation::gelu_tanh, Bias, Out>(to, sums, row_stride, tile);
+    case Activation::gelu_erf:
+      return finish_rows<Activation::gelu_erf, Bias, Out>(to, sums, row_stride, tile);
+    case Activation::none:
+      return finish_rows<Activation::none, Bias, Out>(to, sums, row_stride, tile);
   }
 }
 

@@ -52,6 +52,13 @@ int64_t steps_of(int64_t depth) {
   return (depth + unit - 1) / unit * unit / Word<T>::elements;
 }
 
+/// Stores a register's first words, `width` of them, at one step of a panel. What a whole register
+/// writes beyond a panel that is narrower belongs to the next step, which is stored later.
+inline void store_step(float* out, Part words, int64_t width, int64_t panel, bool last) {
+  width >= part_lanes || (panel < part_lanes && !last) ? store_part(out, words)
+                                                       : store_part(out, words, width);
+}
+
 /// Packs up to part_lanes columns of a panel from an operand that stores them as rows along K.
 template <class T>
 void pack_transposed(const T* source, int64_t row_stride, int64_t columns, int64_t width,
@@ -64,8 +71,8 @@ void pack_transposed(const T* source, int64_t row_stride, int64_t columns, int64
     transpose(block);
     const int64_t steps = steps_of<T>(smaller(elements, depth - k));
     for (int64_t s = 0; s < steps; ++s, out += panel) {
-      const Part words = block[Word<T>::swaps ? s ^ 1 : s];
-      width >= part_lanes ? store_part(out, words) : store_part(out, words, width);
+      const bool last = k + elements >= depth && s + 1 == steps;
+      store_step(out, block[Word<T>::swaps ? s ^ 1 : s], width, panel, last);
     }
   }
 }
@@ -83,8 +90,8 @@ void pack_across(const T* source, const PackBlock& block, int64_t steps) {
         const Part words = valid <= 0 || k >= block.depth
                                ? Part{}
                                : Word<T>::across(row + first + j, block.row_stride, block.depth - k,
-                                                 smaller(valid, width));
-        width >= part_lanes ? store_part(out + j, words) : store_part(out + j, words, width);
+                                                 smaller(valid, part_lanes));
+        store_step(out + j, words, width, block.panel, s + 1 == steps);
       }
   }
 }

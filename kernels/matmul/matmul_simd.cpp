@@ -15,6 +15,7 @@ constexpr int tile_parts = 2;
 constexpr int tile_columns = tile_parts * part_lanes;
 constexpr int steps_ahead = 14;    // prefetch distance: 170 cycles, L2 and most of L3 latency
 constexpr int steps_of_line = 16;  // steps along K in one cache line of a
+constexpr int64_t line_bytes = 64;
 
 /// The words of an operand, beginning at one row (column) and one step of K.
 struct View {
@@ -31,28 +32,60 @@ struct Tile {
   bool add, is_bf16;
   const float* folded;
   int64_t folds, fold_words, fold_row_stride;
+  const float* bias;
 };
 
-/// The sums of n columns of a row; only the last register can be partly filled.
-template <int count>
-inline void put(const Part (&sum)[count], const Tile& tile, int row) {
-  float* out = tile.sums + row * tile.row_stride;
-  const float* folded = tile.folded + row * tile.fold_row_stride;
-  int64_t n = tile.columns;
-  for (int v = 0; v < count; ++v, out += part_lanes, folded += part_lanes, n -= part_lanes) {
-    const bool whole = n >= part_lanes;
-    Part total = !tile.add ? sum[v] : (whole ? load_part(out) : load_part(out, n)) + sum[v];
-    for (int64_t level = 0; level < tile.folds; ++level)
-      total = total + load_part(folded + level * tile.fold_words);
-    whole ? store_part(out, total) : store_part(out, total, n);
-  }
+/// Calls f(i, v) for each register of sums, v of row i. Unrolled, so that sums stay in registers.
+template <int rows, int count, class F>
+[[gnu::always_inline]] inline void each_sum(const F& f) {
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < count; ++v) f(i, v);
 }
 
-/// Prefetches registers into the L1 cache. A prefetch beyond the end of the operand has no effect.
-template <int count>
+/// Writes `rows` rows of `count` registers of sums. A row's last register can be partly filled.
+[[gnu::noinline]] void put_some(const Part* sum, int rows, int count, const Tile& tile) {
+  for (int i = 0; i < rows; ++i)
+    for (int v = 0; v < count; ++v) {
+      const int64_t column = v * part_lanes, n = tile.columns - column;
+      float* out = tile.sums + i * tile.row_stride + column;
+      const float* folded = tile.folded + i * tile.fold_row_stride + column;
+      Part total = *sum++;
+      if (tile.add) total = load_part(out, n) + total;
+      for (int64_t level = 0; level < tile.folds; ++level)
+        total = total + load_part(folded + level * tile.fold_words);
+      if (tile.bias) total = total + load_part(tile.bias + column, n);
+      n >= part_lanes ? store_part(out, total) : store_part(out, total, n);
+    }
+}
+
+template <int rows, int count>
+inline void put(Part (&sum)[rows][count], const Tile& tile) {
+  if (__builtin_expect(tile.folds > 0 || tile.columns < count * part_lanes, 0)) {
+    Part copy[rows][count];
+    each_sum<rows, count>([&](int i, int v) { copy[i][v] = sum[i][v]; });
+    return put_some(copy[0], rows, count, tile);
+  }
+  float* const sums = tile.sums;
+  const float* const bias = tile.bias;
+  const int64_t row_stride = tile.row_stride;
+  const auto at = [&](int i, int v) { return sums + i * row_stride + v * part_lanes; };
+  if (tile.add)
+    each_sum<rows, count>([&](int i, int v) { sum[i][v] = load_part(at(i, v)) + sum[i][v]; });
+  if (bias)
+    each_sum<rows, count>(
+        [&](int i, int v) { sum[i][v] = sum[i][v] + load_part(bias + v * part_lanes); });
+  each_sum<rows, count>([&](int i, int v) { store_part(at(i, v), sum[i][v]); });
+}
+
+/// Prefetches the lines of `bytes` bytes into the L1 cache. A prefetch beyond the end of the
+/// operand has no effect.
+template <int64_t bytes>
 inline void prefetch(const void* p) {
-  for (int v = 0; v < count; ++v)
-    __builtin_prefetch(static_cast<const char*>(p) + v * sizeof(Part));
+#pragma GCC unroll 4
+  for (int64_t line = 0; line < bytes; line += line_bytes)
+    __builtin_prefetch(static_cast<const char*>(p) + line);
 }
 
 inline Part broadcast(const std::byte* word) {
@@ -62,47 +95,55 @@ inline Part broadcast(const std::byte* word) {
 }
 
 /// Words of a are neighbours along M when `adjacent` (in panels, and in place if a is stored
-/// transposed), else along K.
+/// transposed), else along K. Loops over sums are unrolled, so that sums are in registers
+/// throughout.
 template <bool pairs, bool adjacent, int rows, int count>
 void multiply_tile(const Tile& tile) {
-  constexpr int64_t word = sizeof(float);
+  constexpr int64_t word = sizeof(float), width = count * sizeof(Part);
   const int64_t row_bytes = adjacent ? word : tile.a.row_bytes;
-  const int64_t step_bytes = adjacent ? tile.a.step_bytes : word;
+  const int64_t a_step = adjacent ? tile.a.step_bytes : word, b_step = tile.b.step_bytes;
   Part sum[rows][count];
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i)
-    for (int v = 0; v < count; ++v) sum[i][v] = Part{};
-  // A pointer to every third row: the two rows after it are addressed as pointer + row_bytes and
-  // pointer + 2 * row_bytes.
+  each_sum<rows, count>([&](int i, int v) { sum[i][v] = Part{}; });
+  for (int i = 0; i < rows; ++i) prefetch<width>(tile.sums + i * tile.row_stride);
+  // Rows 0 to 2 are addressed as a + i * row_bytes; three more rows have a pointer of their own.
   const std::byte* a[(rows + 2) / 3];
   for (int i = 0; i < rows; i += 3) a[i / 3] = tile.a.data + i * row_bytes;
-  for (int i = 0; i < rows; ++i) prefetch<count>(tile.sums + i * tile.row_stride);
-  const std::byte* b = tile.b.data;
-  FlushMode mode{tile.is_bf16};
-  mode.begin();
-  for (int64_t step = 0; step < tile.steps; ++step, b += tile.b.step_bytes) {
+  const std::byte *b = tile.b.data, *b_ahead = b + steps_ahead * b_step;
+  const std::byte* a_ahead = a[0] + steps_ahead * a_step;
+  const auto add_step = [&](int64_t step) __attribute__((always_inline)) {
     Part right[count];
+#pragma GCC unroll 2
     for (int v = 0; v < count; ++v)
-      right[v] = load_part(reinterpret_cast<const float*>(b) + v * part_lanes);
-    prefetch<count>(b + steps_ahead * tile.b.step_bytes);
-    if (adjacent)
-      prefetch<1>(a[0] + steps_ahead * step_bytes);
-    else if (step % steps_of_line == 0)
-      for (int i = 0; i < rows; ++i)
-        prefetch<1>(a[i / 3] + i % 3 * row_bytes + steps_of_line * step_bytes);
+      right[v] = load_part(reinterpret_cast<const float*>(b + step * b_step) + v * part_lanes);
+    prefetch<width>(b_ahead + step * b_step);
+    if (adjacent) prefetch<1>(a_ahead + step * a_step);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      const Part left = broadcast(a[i / 3] + i % 3 * row_bytes);
-      for (int v = 0; v < count; ++v) sum[i][v] = multiply_add<pairs>(left, right[v], sum[i][v]);
+      const Part left = broadcast(a[i / 3] + i % 3 * row_bytes + step * a_step);
+#pragma GCC unroll 2
+      for (int v = 0; v < count; ++v) accumulate<pairs>(left, right[v], sum[i][v]);
     }
-    for (int i = 0; i < rows; i += 3) a[i / 3] += step_bytes;
+    __asm__ volatile("" : : : "memory");  // the next step's operands need these registers
+  };
+  const auto advance = [&](int64_t steps) __attribute__((always_inline)) {
+    for (int i = 0; i < rows; i += 3) a[i / 3] += steps * a_step;
+    b += steps * b_step;
+    b_ahead += steps * b_step;
+    a_ahead += steps * a_step;
+  };
+  FlushMode mode{tile.is_bf16};
+  mode.begin();
+  int64_t step = 0;
+  for (; step + 4 <= tile.steps; step += 4) {
+    if (!adjacent && step % steps_of_line == 0)
+      for (int i = 0; i < rows; ++i)
+        prefetch<1>(a[i / 3] + i % 3 * row_bytes + steps_of_line * a_step);
+    add_step(0), add_step(1), add_step(2), add_step(3);
+    advance(4);
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i)
-    for (int v = 0; v < count; ++v) FlushMode::complete(sum[i][v]);
+  for (; step < tile.steps; ++step) add_step(0), advance(1);
   mode.end();
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i) put(sum[i], tile, i);
+  put(sum, tile);
 }
 
 /// One function for each number of rows, so that a panel at the edge computes only the rows that it
@@ -154,7 +195,8 @@ void multiply_block(const MultiplyBlock& block) {
                                         .folded = block.folded + i * block.fold_row_stride + j,
                                         .folds = last ? block.folds : 0,
                                         .fold_words = block.fold_words,
-                                        .fold_row_stride = block.fold_row_stride});
+                                        .fold_row_stride = block.fold_row_stride,
+                                        .bias = last && block.bias ? block.bias + j : nullptr});
         if (last && block.finish)
           finish(block.epilogue, block.sums + i * block.sums_row_stride + j, block.sums_row_stride,
                  {i, j, rows, columns});

@@ -58,8 +58,9 @@ struct MultiplyBlock {
   /// with rows fold_row_stride apart.
   const float* folded;
   int64_t folds, fold_words, fold_row_stride;
-  bool finish;  ///< the epilogue is needed: `sums` is not c, or there is a bias, an activation or a
-                ///< pre_activation
+  const float* bias;  ///< added to complete sums; may be null
+  bool finish;        ///< the epilogue is needed: `sums` is not c, or there is an activation, a
+                      ///< pre_activation or another bias
   Epilogue epilogue;
 };
 

@@ -67,5 +67,18 @@ inline Part multiply_add(Part a, Part b, Part sum) {
   return fma(a, b, sum);
 }
 
+/// sum = a * b + sum, in the register of the sum and between begin() and end(). Written as an
+/// intrinsic, GCC would copy sums to other registers and to the stack.
+template <bool flushes>
+inline void accumulate(Part a, Part b, Part& sum) {
+#if defined(__AVX2__)
+  if constexpr (!flushes) {
+    __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return;
+  }
+#endif
+  sum = multiply_add<flushes>(a, b, sum);
+}
+
 }  // namespace
 }  // namespace zg::cpu
