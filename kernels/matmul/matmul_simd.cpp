@@ -29,7 +29,8 @@ struct Tile {
   int64_t steps, columns;
   float* sums;
   int64_t row_stride;
-  bool add, is_bf16;
+  bool add;
+  const FlushMode& mode;
   const float* folded;
   int64_t folds, fold_words, fold_row_stride;
   const float* bias;
@@ -131,8 +132,7 @@ void multiply_tile(const Tile& tile) {
     b_ahead += steps * b_step;
     a_ahead += steps * a_step;
   };
-  FlushMode mode{tile.is_bf16};
-  mode.begin();
+  tile.mode.begin();
   int64_t step = 0;
   for (; step + 4 <= tile.steps; step += 4) {
     if (!adjacent && step % steps_of_line == 0)
@@ -142,7 +142,7 @@ void multiply_tile(const Tile& tile) {
     advance(4);
   }
   for (; step < tile.steps; ++step) add_step(0), advance(1);
-  mode.end();
+  tile.mode.end();
   put(sum, tile);
 }
 
@@ -175,6 +175,7 @@ inline View from(const View& view, const MultiplyBlock::Words& words, int64_t ro
 /// stay in the L2 cache.
 template <bool pairs, bool adjacent>
 void multiply_block(const MultiplyBlock& block) {
+  const FlushMode mode{block.epilogue.dtype == DType::bf16};
   for (int64_t k = 0; k == 0 || k < block.steps; k += block.block_steps) {
     const int64_t steps = smaller(block.block_steps, block.steps - k);
     const bool last = k + steps == block.steps;
@@ -191,7 +192,7 @@ void multiply_block(const MultiplyBlock& block) {
                                         .sums = block.sums + i * block.sums_row_stride + j,
                                         .row_stride = block.sums_row_stride,
                                         .add = block.add || k > 0,
-                                        .is_bf16 = block.epilogue.dtype == DType::bf16,
+                                        .mode = mode,
                                         .folded = block.folded + i * block.fold_row_stride + j,
                                         .folds = last ? block.folds : 0,
                                         .fold_words = block.fold_words,
@@ -263,7 +264,7 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
   // Prefetch the beginnings of the next rows: the hardware prefetcher cannot predict them.
   const int64_t ahead = columns * block.b.row_bytes;
   Vec all[Vec::lanes];
-  FlushMode mode{block.epilogue.dtype == DType::bf16};
+  const FlushMode mode{block.epilogue.dtype == DType::bf16};
   for (int first = 0; first < columns; first += together) {
     Vec sum[rows][together];
     for (auto& sums : sum)
