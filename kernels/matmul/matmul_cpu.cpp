@@ -30,6 +30,14 @@ constexpr int64_t shared_columns = 64, min_worker_columns = 64;  // packed by on
 // rows. So an operand that is multiplied by few columns or rows is read in place, too. The limits
 // were measured.
 constexpr int64_t max_columns_in_place = 256, max_rows_in_place = 256, max_rows_of_dots = 8;
+// Rows so far apart share few sets of the L1 cache, which then loses them before they are read
+// again: packing them pays for fewer columns or rows.
+constexpr int64_t crowded_stride = 512, max_crowded_in_place = 32;
+
+/// Whether an operand, stored in rows across K, is read in place for `count` columns or rows of c.
+bool is_in_place(int64_t count, int64_t most, int64_t stride) {
+  return count <= (stride % crowded_stride == 0 ? max_crowded_in_place : most);
+}
 
 /// Whether c has so few rows that each element is computed as a dot product along K, without
 /// packing.
@@ -131,13 +139,14 @@ struct Plan {
     const bool whole_pairs =
         per_word == 2 && !m.transpose_a &&
         std::ranges::all_of(ranges, [](const KRange& range) { return range.depth % 2 == 0; });
-    return (!m.transpose_a || m.N <= max_columns_in_place) &&
+    return (!m.transpose_a || is_in_place(m.N, max_columns_in_place, m.lda)) &&
            (m.a.dtype() == DType::f32 || whole_pairs);
   }
 
   bool reads_b_in_place() const {
     const bool whole_vectors = m.N % (table.columns / 2) == 0;
-    return m.M <= max_rows_in_place && m.a.dtype() == DType::f32 && !m.transpose_b && whole_vectors;
+    return is_in_place(m.M, max_rows_in_place, m.ldb) && m.a.dtype() == DType::f32 &&
+           !m.transpose_b && whole_vectors;
   }
 
   int64_t b_words() const {
