@@ -14,6 +14,7 @@
 #include "zerograd/runtime/pending.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/trace.h"
@@ -62,35 +63,42 @@ std::string limb_text(const std::vector<int64_t>& limbs) {
   return text;
 }
 
-// The build ids of the program and its libraries, which the linker computed from their code.
+// The build ids of the program and its libraries, which the linker computed from their code; the
+// checksums of those without one.
 Json builds() {
   using Ids = std::map<std::string, std::string>;
   const auto add = [](dl_phdr_info* object, size_t, void* found) {
-    constexpr std::string_view note("\4\0\0\0\24\0\0\0\3\0\0\0GNU\0", 16);  // an id of 20 bytes
-    const std::string path = *object->dlpi_name ? object->dlpi_name : "/program";
+    constexpr std::string_view note("\3\0\0\0GNU\0", 8);  // after the number of its bytes
+    const std::string path = *object->dlpi_name ? object->dlpi_name : "/proc/self/exe";
+    if (path.find('/') == path.npos) return 0;  // the kernel's
+    std::string& id = (*static_cast<Ids*>(found))[path];
     for (const auto& header : std::span(object->dlpi_phdr, object->dlpi_phnum)) {
-      if (header.p_type != PT_NOTE || path.front() != '/') continue;
+      if (header.p_type != PT_NOTE) continue;
       const std::string_view notes(
           reinterpret_cast<const char*>(object->dlpi_addr + header.p_vaddr), header.p_memsz);
       const size_t at = notes.find(note);
-      if (at == notes.npos) continue;
-      std::string& id = (*static_cast<Ids*>(found))[path.substr(path.rfind('/') + 1)];
-      for (const char byte : notes.substr(at + note.size(), 20))
+      if (at == notes.npos || at < 4) continue;
+      for (const char byte : notes.substr(at + note.size(), static_cast<uint8_t>(notes[at - 4])))
         id += fmt::format("{:02x}", static_cast<uint8_t>(byte));
     }
     return 0;
   };
   Ids found;
   dl_iterate_phdr(add, &found);
-  return found;
+  Json ids = Json::object();
+  for (const auto& [path, id] : found)
+    ids[path == "/proc/self/exe" ? "program" : path.substr(path.rfind('/') + 1)] =
+        id.empty() ? file_checksum(File::open(path)) : id;
+  return ids;
 }
 
-// The variables that this library reads, and that may change bits.
+// The variables that this library reads, and that may change bits; libraries that others replace.
 Json environment() {
   Json found = Json::object();
   for (char** at = environ; *at; ++at)
     if (const std::string_view variable = *at;
-        variable.starts_with("ZG_") && !variable.starts_with("ZG_NUM_THREADS="))
+        (variable.starts_with("ZG_") && !variable.starts_with("ZG_NUM_THREADS=")) ||
+        variable.starts_with("LD_PRELOAD="))
       found[std::string(variable.substr(0, variable.find('=')))] =
           variable.substr(variable.find('=') + 1);
   return found;

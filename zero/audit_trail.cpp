@@ -47,7 +47,8 @@ bool is_layout(const std::string& name) {
 }
 
 // The fields of both that differ, in the order of `a`, then those of `b` alone. `takes` chooses
-// fields by name. Hashes of units, and of ops, are left out if one has none.
+// fields by name. Hashes of units, and of ops, are left out if one has none, and a library that one
+// process alone has loaded, such as a plugin of MPI.
 template <class Takes>
 std::vector<AuditDifference> differences(const Fields& a, const Fields& b, const Takes& takes) {
   const auto by_name = [](const Fields& fields) {
@@ -64,8 +65,9 @@ std::vector<AuditDifference> differences(const Fields& a, const Fields& b, const
   std::vector<AuditDifference> found;
   const auto add = [&](const std::string& name, const std::string& first,
                        const std::string& second) {
+    const bool is_alone = first == "-" || second == "-";
     if (first != second && takes(name) && (have_units || !begins(name, "units.")) &&
-        (have_ops || !begins(name, "ops.")))
+        (have_ops || !begins(name, "ops.")) && !(is_alone && begins(name, "run.build.")))
       found.push_back({name, first, second});
   };
   for (const auto& [name, value] : a) {
@@ -113,20 +115,22 @@ AuditTrail AuditTrail::read(const std::string& path) {
           "got {}",
           where, trail.last_hash, printable(previous.dump(), 60));
     const bool is_step = json.contains("step");
-    if (const Json schema = json.value(Json::json_pointer("/run/schema"), Json());
+    const Json run_of = json.value("run", Json());
+    if (const Json schema = run_of.is_object() ? run_of.value("schema", Json()) : Json();
         !is_step && schema != audit_schema)
       raise<FileError>("{}: expected a run of \"{}\", got {}: the audit is of another version",
                        where, audit_schema, printable(schema.dump(), 60));
     const Json step = json.value(is_step ? "step" : "before_step", Json());
-    if (!step.is_number_integer() || (is_step && step != next) || step < next)
+    const int64_t at = step.is_number_unsigned() && step < INT64_MAX ? step.get<int64_t>() : -1;
+    if (at < std::max<int64_t>(next, 0) || (is_step && at != next))
       raise<FileError>("{}: expected {}, got {}", where,
                        next < 0 ? "the record that begins a run" : fmt::format("step {}", next),
                        is_step ? fmt::format("step {}", step.dump()) : step.dump());
-    next = step.get<int64_t>() + (is_step ? 1 : 0);
+    next = at + (is_step ? 1 : 0);
     for (const char* chained : {"previous", "hash"}) json.erase(chained);
     const size_t run = is_step ? trail.records.back().run : trail.records.size();
     Record& record = trail.records.emplace_back(Record{.is_step = is_step,
-                                                       .step = step,
+                                                       .step = at,
                                                        .line = number,
                                                        .begin = trail.bytes,
                                                        .run = run,
@@ -135,6 +139,7 @@ AuditTrail AuditTrail::read(const std::string& path) {
     trail.last_hash = own;
     trail.bytes += static_cast<int64_t>(line.size()) + 1;
   }
+  if (file.bad()) raise<FileError>("{} cannot be read: {}", path, std::strerror(errno));
   return trail;
 }
 

@@ -1,9 +1,10 @@
 // train --audit and the subcommand audit: one trail for every layout, and what differs is named.
+#include <filesystem>
 #include <fstream>
 #include <span>
 
+#include "tests/support/audit_chain.h"
 #include "tests/tools/command.h"
-#include "zerograd/runtime/storage/checksum.h"
 
 namespace zg::testing {
 namespace {
@@ -28,17 +29,9 @@ std::string write_letters(const TemporaryFolder& folder) {
 
 // Edits the lines of an audit and computes its hashes again.
 void rebuild(const std::string& path, const std::string& from, const std::string& to) {
-  std::string rest = read_file(path), text, previous;
-  REQUIRE(rest.find(from) != std::string::npos);
-  rest.replace(rest.find(from), from.size(), to);
-  for (size_t begin = 0, end = 0; (end = rest.find('\n', begin)) != std::string::npos;
-       begin = end + 1) {
-    std::string line = rest.substr(begin, rest.find(",\"previous\":", begin) - begin);
-    line += ",\"previous\":\"" + previous + "\"";
-    previous = checksum(std::as_bytes(std::span(line)));
-    text += line + ",\"hash\":\"" + previous + "\"}\n";
-  }
-  write_file(path, text);
+  std::string lines = read_file(path);
+  REQUIRE(lines.find(from) != std::string::npos);
+  write_file(path, rebuilt_chain(lines.replace(lines.find(from), from.size(), to)));
 }
 
 }  // namespace
@@ -148,7 +141,35 @@ TEST_CASE("audit refuses what it cannot compare") {
   const std::string ended = "audit " + late + " --replay 2..2 --checkpoint " + (folder / "save");
   CHECK(contains(checked(zerograd(ended + " -- --steps 2"), 2).error, "a run without step 2"));
   check_refused("audit " + (folder / "nothing"), 5, "nothing cannot be read");
+  check_refused("audit " + folder.path(), 5, " cannot be read: Is a directory");
+  write_file(folder / "empty", "");
+  check_refused("audit " + one + " " + (folder / "empty"), 5, "empty: expected the records of an ");
+  rebuild(late, "\"command\":[", "\"command\":[7,");
+  check_refused("diverge " + late + " " + late, 5,
+                "late: line 1: command: expected words, got [7,");
   check_refused(small_run + "--steps 1 --audit /proc/nowhere/a", 5, "--audit: /proc/nowhere/a");
+}
+
+TEST_CASE("a preloaded library of a relative path, and without a build id, is named") {
+  const TemporaryFolder folder;
+  const std::string one = folder / "one", other = folder / "other";
+  std::string path;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (contains(line, "/libz.so.")) path = line.substr(line.find('/'));
+  REQUIRE_FALSE(path.empty());
+  std::string library = read_file(path);
+  const size_t note = library.find(std::string("\3\0\0\0GNU\0", 8));
+  REQUIRE(note != library.npos);
+  library[note + 4] = 'X';
+  write_file(folder / "own.so", library);
+  path = std::filesystem::relative(folder / "own.so").string();
+  const std::string run = small_run + "--steps 1 --audit ";
+  checked(zerograd(run + one));
+  checked(program("env LD_PRELOAD=" + path + " " ZG_COMMAND " " + run + other));
+  CHECK(contains(compared(one, other, 0), "run.environment.LD_PRELOAD: -, \"" + path + "\""));
+  CHECK(contains(read_file(other),
+                 "\"own.so\":\"" + checksum(std::as_bytes(std::span(library))) + "\""));
 }
 
 TEST_CASE("plan predicts the bytes of a run with an audit") {

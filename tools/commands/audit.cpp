@@ -216,9 +216,9 @@ int audit(const std::vector<std::string>& words) {
   } catch (const ReplayFailed& failed) {
     return failed.status;
   }
-  const AuditTrail trail = AuditTrail::read(arguments.a.name);
+  const AuditTrail trail = read_audit(arguments.a.name);
   if (!arguments.b.name.empty()) {
-    const AuditTrail other = AuditTrail::read(arguments.b.name);
+    const AuditTrail other = read_audit(arguments.b.name);
     return report(arguments, trail, other, compare(trail, other));
   }
   std::vector<int64_t> steps;

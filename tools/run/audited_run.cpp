@@ -132,12 +132,17 @@ void train(Command command, const zero::AuditOptions& audit) {
 Command recorded_command(const zero::AuditTrail& trail, int64_t step) {
   Command command;
   constexpr std::string_view variable = "run.environment.";
-  for (const auto& [name, value] : trail.run_of(step).fields)
-    if (name == "command")
-      command.words = Json::parse(value).get<Words>();
-    else if (name.starts_with(variable))
-      command.variables.push_back(name.substr(variable.size()) + "=" +
-                                  Json::parse(value).get<std::string>());
+  const zero::AuditTrail::Record& run = trail.run_of(step);
+  for (const auto& [name, value] : run.fields) try {
+      if (name == "command")
+        command.words = Json::parse(value).get<Words>();
+      else if (name.starts_with(variable))
+        command.variables.push_back(name.substr(variable.size()) + "=" +
+                                    Json::parse(value).get<std::string>());
+    } catch (const Json::exception&) {
+      raise<FileError>("{}: line {}: {}: expected words, got {}", trail.path, run.line, name,
+                       printable(value, 60));
+    }
   return command;
 }
 
@@ -168,6 +173,13 @@ zero::AuditedRun run_of_command(const RunSource& source, Command command) {
 
 }  // namespace
 
+zero::AuditTrail read_audit(const std::string& path) {
+  zero::AuditTrail trail = zero::AuditTrail::read(path);
+  if (trail.records.empty())
+    raise<FileError>("{}: expected the records of an audit, got none", path);
+  return trail;
+}
+
 zero::AuditedRun audited_run(const RunSource& source) {
   if (Command command = command_of(source.name); !command.words.empty())
     return run_of_command(source, command);
@@ -175,10 +187,8 @@ zero::AuditedRun audited_run(const RunSource& source) {
     raise<ConfigError>(
         "expected the file of an audit, or a command line of train or finetune, got {}",
         printable(source.name));
-  zero::AuditedRun run{.trail = zero::AuditTrail::read(source.name)};
+  zero::AuditedRun run{.trail = read_audit(source.name)};
   const zero::AuditTrail& trail = run.trail;
-  if (trail.records.empty())
-    raise<ConfigError>("{}: expected the record of a step, got none", source.name);
   std::map<int64_t, std::string> checkpoints;
   if (!source.checkpoints.empty()) add_checkpoints(source.checkpoints, checkpoints);
   for (const zero::AuditTrail::Record& record : trail.records) {

@@ -21,6 +21,9 @@ struct ReplayFailed {
   int status;
 };
 
+/// Throws FileError for a file without records, too.
+zero::AuditTrail read_audit(const std::string& path);
+
 /// The run, replayed by child processes that train. The command line is that of the record, without
 /// its outputs and its --inject; the record of a run that is given as a command line is made first.
 /// A command line may begin with variables and a program, "ZG_CPU_ISA=portable build/zerograd
