@@ -115,6 +115,7 @@ struct AuditState final : StepObserver {
   void backward_begins(const Var* loss) override;
   void step_ends(float rate, int64_t micro_batches, const StepResult& result) override;
   void begin_step();
+  void forget();
   std::optional<std::string> write(const TrainedStep& step, int64_t first_sample, bool is_last);
   void open();
   void append(Json& record);
@@ -134,6 +135,7 @@ struct AuditState final : StepObserver {
   int64_t next = -1;  // the step of the next record
   // If the engine's steps write the records:
   bool is_new = false;              // no micro-batch since begin_step()
+  bool is_used = false;             // one since forget()
   std::vector<PendingItem> losses;  // by micro-batch, on the last stage
 };
 
@@ -211,11 +213,17 @@ Audit::Audit(Engine& engine, const AuditOptions& options) {
 
 Audit::~Audit() = default;
 
-// The checksums of the model's units. Every rank sends those of the elements that it counts.
+// The checksums of the model's units, in its order. Every rank sends those of the elements that it
+// counts, and null for a unit without such ones.
 Json AuditState::units() const {
-  std::map<std::string, uint64_t> sums;
+  Json sums = Json::object();
+  const auto add = [&sums](const std::string& unit, const Json& sum) {
+    Json& whole = sums[unit];
+    if (!sum.is_null()) whole = sum.get<uint64_t>() + (whole.is_null() ? 0 : whole.get<uint64_t>());
+  };
+  for (const auto& unit : engine.store().units()) add(printable(unit->name, 200), nullptr);
   engine.visit_masters([&](const Parameter& parameter, int64_t begin, std::span<const float> x) {
-    uint64_t& sum = sums[printable(parameter.unit->name, 200)];
+    uint64_t sum = 0;
     const uint64_t key = hash_name(parameter.name.c_str());
     for (int64_t i = begin; !x.empty();) {
       const auto run = std::min<size_t>(x.size(), static_cast<size_t>(parameter.slice.run_left(i)));
@@ -223,27 +231,29 @@ Json AuditState::units() const {
       x = x.subspan(run);
       i += static_cast<int64_t>(run);
     }
+    add(printable(parameter.unit->name, 200), sum);
   });
   if (group) {
     // Padded, so that a plan knows the length: it has this rank's units only.
     constexpr size_t block = 4096;
-    std::string text = Json(sums).dump();
+    std::string text = sums.dump();
     text.resize((text.size() + block - 1) / block * block, ' ');
     const std::vector<std::string> texts = gather_texts(*group, text);
     if (on_meta()) return {};
     sums.clear();
     for (const std::string& of_rank : texts)
-      for (const auto& [unit, sum] : Json::parse(of_rank).get<std::map<std::string, uint64_t>>())
-        sums[unit] += sum;
+      for (const auto& [unit, sum] : Json::parse(of_rank).items()) add(unit, sum);
   }
   Json units = Json::object();
-  for (const auto& [unit, sum] : sums) units[unit] = hex(sum);
+  for (const auto& [unit, sum] : sums.items())
+    if (!sum.is_null()) units[unit] = hex(sum);
   return units;
 }
 
 void Audit::add(std::span<const Tensor> tensors, int64_t first_sample, int64_t samples) {
   AuditState& s = *state_;
   const TraceSpan span(s.engine.device().compute(), "audit");
+  if (s.is_used && s.engine.micro_batches() == 0) s.forget();
   const Mesh* mesh = s.engine.mesh();
   // Stages and tensor ranks have equal batches.
   if (s.on_meta() || (mesh && (mesh->stage > 0 || mesh->tensor_rank > 0))) return;
@@ -315,10 +325,7 @@ void AuditState::open() {
 
 void AuditState::begin_step() {
   if (engine.steps() != next) open();
-  data = 0;
-  has_data = false;
   is_new = true;
-  losses.clear();
   ops.reset();
   if (options.first_op_step <= next && next < options.end_op_step && !on_meta())
     ops.emplace(engine, options.tensor);
@@ -353,13 +360,23 @@ std::optional<std::string> AuditState::write(const TrainedStep& step, int64_t fi
   return std::nullopt;
 }
 
-// Also after a step that was dropped.
+// Forgets the micro-batches of the last step, or of one that was dropped.
+void AuditState::forget() {
+  data = 0;
+  has_data = is_used = false;
+  losses.clear();
+}
+
+// Also after a step that was dropped. Audit::add() may have come before.
 void AuditState::tape_begins() {
-  if (engine.micro_batches() == 0 && !is_new) begin_step();
+  if (engine.micro_batches() != 0 || is_new) return;
+  if (is_used) forget();
+  begin_step();
 }
 
 void AuditState::backward_begins(const Var* loss) {
   is_new = false;
+  is_used = true;
   if (loss) losses.emplace_back(loss->value());
 }
 
@@ -382,6 +399,7 @@ void AuditState::step_ends(float rate, int64_t micro_batches, const StepResult& 
 
 void Audit::begin_step() {
   state_->engine.set_observer(nullptr);
+  state_->forget();
   state_->begin_step();
 }
 

@@ -68,7 +68,8 @@ class ZG_API Audit {
   Audit(const Audit&) = delete;
   Audit& operator=(const Audit&) = delete;
 
-  /// The tensors of samples [first_sample, first_sample + samples), once on each data rank.
+  /// The tensors of samples [first_sample, first_sample + samples), once on each data rank, before
+  /// or after Engine::tape() of their micro-batch.
   void add(std::span<const Tensor> tensors, int64_t first_sample, int64_t samples);
   /// Called before each step by a program that writes the records itself, as Trainer does: then the
   /// engine's steps write none. Forgets the micro-batches of a step that was dropped.
@@ -128,12 +129,14 @@ struct AuditComparison {
   std::optional<int64_t> differs_at;  ///< the first step whose records differ
   std::vector<AuditDifference> step;  ///< the fields that differ there
   /// Settings that may change bits (with version, builds, instruction set and environment), and
-  /// layouts, of the runs that took this step or the last equal one.
+  /// layouts, of the runs that took this step or the last equal one. Builds are the last.
   std::vector<AuditDifference> settings, layout;
 };
 /// Compares the steps from `first` to `last` that both trails have, and the units before them.
 /// Hashes of units and of ops are compared where both have them, ops only if the layouts are equal.
 ZG_API AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first = 0,
                                int64_t last = INT64_MAX);
+/// "a.audit has 6 more steps, 4 to 9", than `b`; empty: none.
+ZG_API std::string more_steps(const AuditTrail& a, const AuditTrail& b);
 
 }  // namespace zg::zero

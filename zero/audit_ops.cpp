@@ -33,10 +33,8 @@ AuditedOps::~AuditedOps() {
   if (has_own_trace_) engine_.device().set_trace(nullptr);
 }
 
-void AuditedOps::add(const std::string& track, const std::string& place, const std::string& of,
-                     std::span<const std::byte> bytes) {
-  // The clock of all processes of a machine, so that a call comes after those that it depends on.
-  const int64_t ns = std::chrono::steady_clock::now().time_since_epoch().count();
+void AuditedOps::add(int64_t ns, const std::string& track, const std::string& place,
+                     const std::string& of, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   std::string id = fmt::format("{}/{}/{}", engine_.world().rank(), track, counts_[track]++);
   std::string value;
@@ -68,17 +66,21 @@ void AuditedOps::note(const Trace::Call& call) {
       call.stream.synchronize();
       bytes = copied;
     }
-    add(track, place, fmt::format("{} {} {} {}", call.name, name, tensor.dtype(), tensor.shape()),
-        bytes);
+    // The clock of all processes of a machine, so that a call comes after those that it depends on.
+    add(std::chrono::steady_clock::now().time_since_epoch().count(), track, place,
+        fmt::format("{} {} {} {}", call.name, name, tensor.dtype(), tensor.shape()), bytes);
   }
 }
 
 void AuditedOps::note_masters() {
   const Parameter* current = nullptr;
   std::vector<float> values;
+  // In the model's order, before all that has a time.
+  const int64_t stage = engine_.mesh() ? engine_.mesh()->stage : 0;
   const auto flush = [&] {
     if (current)
-      add("masters", "before the step " + current->unit->name,
+      add(INT64_MIN + (stage << 32) + current->index, "masters",
+          "before the step " + current->unit->name,
           fmt::format("{} f32 [{}]", current->name, values.size()),
           std::as_bytes(std::span(values)));
     values.clear();

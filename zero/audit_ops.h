@@ -34,8 +34,8 @@ class AuditedOps {
     int64_t ns;
     std::string name, hash;
   };
-  /// `place`: "forward block.0". `of` names the output.
-  void add(const std::string& track, const std::string& place, const std::string& of,
+  /// `ns` orders the outputs of all ranks. `place`: "forward block.0". `of` names the output.
+  void add(int64_t ns, const std::string& track, const std::string& place, const std::string& of,
            std::span<const std::byte> bytes);
   void note(const Trace::Call& call);
   void note_masters();

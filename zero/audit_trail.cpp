@@ -199,7 +199,19 @@ AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first,
   result.settings = in_runs(step, [](const std::string& name) {
     return begins(name, "run.") || begins(name, "settings.");
   });
+  std::ranges::stable_partition(result.settings, [](const AuditDifference& difference) {
+    return !begins(difference.field, "run.build.");
+  });
   return result;
+}
+
+std::string more_steps(const AuditTrail& a, const AuditTrail& b) {
+  std::vector<int64_t> more;
+  for (const Record& record : a.records)
+    if (record.is_step && !b.step(record.step)) more.push_back(record.step);
+  return more.empty() ? ""
+                      : fmt::format("{} has {} more steps, {} to {}", a.path, more.size(),
+                                    more.front(), more.back());
 }
 
 }  // namespace zg::zero

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 
 #include "zerograd/runtime/text/format.h"
@@ -106,6 +107,10 @@ std::string text_of(const Divergence& found, const AuditedRun& run_a, const Audi
   else
     text = fmt::format("{} and {} differ first in step {} ({}).", a, b, found.steps,
                        text_of(found.fields));
+  if (found.kind == Divergence::Kind::equal)
+    for (const std::string& more :
+         {more_steps(run_a.trail, run_b.trail), more_steps(run_b.trail, run_a.trail)})
+      if (!more.empty()) text += fmt::format(" {}.", more);
   const auto unit = std::ranges::find_if(
       found.fields, [](const AuditDifference& field) { return field.field.starts_with("units."); });
   if (found.kind == Divergence::Kind::reproduced && unit != found.fields.end())
@@ -230,13 +235,21 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   // The step before it may have sent parameters that its own record does not have.
   const Differences ops = ops_of(std::max(begin, result.steps - 1), "");
   if (ops.empty()) return finish();
-  const std::string name = ops.front().field.substr(std::strlen("ops."));
-  result.op = {name, ops.front().first, ops.front().second};
+  // Of outputs that ranks write at the same time, that of the lowest rank.
+  const auto no_rank = [](const AuditDifference& op) {
+    return op.field.substr(op.field.find('/'), op.field.rfind(" [") - op.field.find('/'));
+  };
+  const auto rank_of = [&](const AuditDifference& op) {
+    return no_rank(op) == no_rank(ops.front()) ? std::stoi(op.field.substr(std::strlen("ops.")))
+                                               : INT_MAX;
+  };
+  const AuditDifference first = *std::ranges::min_element(ops, {}, rank_of);
+  const std::string name = first.field.substr(std::strlen("ops."));
+  result.op = {name, first.first, first.second};
   const std::optional<DType> dtype = dtype_in(name);
   if (result.op->first == "-" || result.op->second == "-" || !dtype) return finish();
   for (const AuditDifference& op : ops_of(result.op_step, name.substr(0, name.find(' '))))
-    if (op.field == ops.front().field)
-      result.element = first_difference(op.first, op.second, *dtype);
+    if (op.field == first.field) result.element = first_difference(op.first, op.second, *dtype);
   return finish();
 }
 

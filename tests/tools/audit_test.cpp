@@ -77,7 +77,7 @@ TEST_CASE("the setting, the datum or the text in which two runs differ is named"
     CHECK(contains(found, setting));
   };
   differs("--lr 6e-4", "step 0 differs: rate: 0.0005", "run.rate: 0.0005");
-  differs("--seed 1", "step 0 differs: units.block.0: ", "run.seed: 3407, 1");
+  differs("--seed 1", "step 0 differs: units.embedding: ", "run.seed: 3407, 1");
   differs("--dropout 0.2", "step 0 differs: loss: ", "run.dropout: ");
   differs("--weight-decay 0.2", "step 1 differs: ", "run.weight_decay: ");
   differs("--betas 0.8,0.95", "step 1 differs: ", "run.beta1: ");

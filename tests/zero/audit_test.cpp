@@ -71,7 +71,7 @@ TEST_CASE_FIXTURE(Audited, "an audit has a record for each step and units at the
     REQUIRE(record);
     CHECK(record->line == step + 2);
     const bool has_units = step % 3 == 2 || step == 9;
-    CHECK((record->fields.back().first == "units.low") == has_units);
+    CHECK((record->fields.back().first == "units.high") == has_units);
     CHECK(record->fields.size() == (has_units ? 11 : 9));
   }
   CHECK_FALSE(trail.step(10));
@@ -103,6 +103,7 @@ TEST_CASE_FIXTURE(Audited, "one audit for one and two pipeline stages") {
   });
   const AuditComparison found = compare(alone, AuditTrail::read(at("pipeline")));
   CHECK(text_of(found) == "10 equal");
+  CHECK(AuditTrail::read(at("pipeline")).step(9)->fields.back().first == "units.high");
   REQUIRE(found.layout.size() == 1);
   CHECK(found.layout[0].field == "layout.pipeline_stages");
   CHECK(found.settings.empty());
@@ -155,28 +156,30 @@ TEST_CASE_FIXTURE(Audited, "a loop without a trainer has the audit of a trainer,
   options.steps = 3;
   const AuditTrail trained = audit("first", {.options = options}, 1);
   const Device device = Device::cpu();
-  const auto loop = [&](const std::string& name, const zero::Config& config) {
+  const auto loop = [&](const std::string& name, const zero::Config& config, bool adds_first) {
     const Net net;
     zero::Engine engine(net.store, device, config);
     zero::Audit audit(engine, {.path = at(name), .interval = 1});
     for (int64_t step = 0; step < 3; ++step) {
       if (step == 1) {  // a micro-batch that is dropped leaves nothing
+        if (adds_first) audit.add({{samples(0, 2, device)}}, 0, 2);
         Tape tape = engine.tape();
-        audit.add({{samples(0, 2, device)}}, 0, 2);
+        if (!adds_first) audit.add({{samples(0, 2, device)}}, 0, 2);
         engine.backward(tape, net.forward(tape, samples(0, 2, device), {}));
         engine.drop_gradients();
       }
       for (const int64_t first : {4 * step, 4 * step + 2}) {
-        Tape tape = engine.tape();
         const Tensor x = samples(first, 2, device);
-        audit.add({{x}}, first, 2);
+        if (adds_first) audit.add({{x}}, first, 2);
+        Tape tape = engine.tape();
+        if (!adds_first) audit.add({{x}}, first, 2);
         engine.backward(tape, net.forward(tape, x, {}));
       }
       engine.step(1e-2f);
     }
     return AuditTrail::read(at(name));
   };
-  const AuditTrail own = loop("own", {});
+  const AuditTrail own = loop("own", {}, false);
   for (const AuditTrail::Record& record : trained.records) {
     if (!record.is_step) continue;
     const auto found = zero::compare(record.fields, own.step(record.step)->fields);
@@ -184,7 +187,9 @@ TEST_CASE_FIXTURE(Audited, "a loop without a trainer has the audit of a trainer,
     CHECK(found[0].field == "samples");
     CHECK(found[1].field == "rate");
   }
-  const AuditComparison other = compare(own, loop("other", {.update = {.weight_decay = 0.5f}}));
+  CHECK(text_of(compare(own, loop("before", {}, true))) == "3 equal");
+  const AuditComparison other =
+      compare(own, loop("other", {.update = {.weight_decay = 0.5f}}, false));
   CHECK(contains(text_of(other), "step 0; units."));
   REQUIRE(other.settings.size() == 1);
   CHECK(other.settings[0].field == "settings.weight_decay");
@@ -296,6 +301,8 @@ TEST_CASE_FIXTURE(Audited, "a resumed run goes on with the chain, after a crash 
   const AuditTrail late = audit("late", rest);
   CHECK(late.records.front().step == 6);
   CHECK(text_of(compare(straight, late)) == "4 equal");
+  CHECK(more_steps(straight, late) == at("first") + " has 6 more steps, 0 to 5");
+  CHECK(more_steps(late, straight).empty());
   // An edited chain is not continued.
   std::vector<std::string> lines = lines_of(at("late"));
   replace_in(lines[1], "\"loss\":", "\"loss\":1");
@@ -313,7 +320,7 @@ TEST_CASE_FIXTURE(Audited, "the first step and field that differ are named") {
   }
   SUBCASE("the seed of the initial values") {
     other.engine.seed = 1;
-    expected = "step 0; units.high ";
+    expected = "step 0; units.low ";
   }
   SUBCASE("clipping") {
     other.engine.clip_norm = 1e-3f;
@@ -354,6 +361,29 @@ TEST_CASE_FIXTURE(Audited, "one changed datum is named, also in a row of another
   options.micro_batch = 1;
   options.accumulation = 4;
   CHECK_FALSE(contains(text_of(compare(one, train(-1, "other"))), "data"));
+}
+
+TEST_CASE_FIXTURE(Audited, "settings that differ come before builds") {
+  const AuditTrail one = first();
+  AuditTrail other = one;
+  for (auto& [name, value] : other.records[0].fields)
+    if (name.starts_with("run.build.libc.") || name == "settings.seed") value = "\"1\"";
+  const AuditComparison found = compare(one, other);
+  REQUIRE(found.settings.size() == 2);
+  CHECK(found.settings[0].field == "settings.seed");
+}
+
+TEST_CASE_FIXTURE(Audited, "masters in ops are in the order of the model and of the ranks") {
+  options.audit = {.path = at("ops"), .end_op_step = 1};
+  options.accumulation = 1;
+  Outcome outcome;
+  const Job job = {.world = 2, .engine = {.stage = 3}, .options = options};
+  run_ranks(2, program_of(job, outcome));
+  const AuditTrail trail = AuditTrail::read(at("ops"));
+  std::string masters;
+  for (const auto& [name, hash] : trail.step(0)->fields)
+    if (contains(name, "/masters/")) masters += name.substr(4, 11) + " ";
+  CHECK(masters == "0/masters/0 1/masters/0 0/masters/1 1/masters/1 ");
 }
 
 TEST_CASE_FIXTURE(Audited, "a plan has the bytes of a run with an audit") {

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <bit>
+#include <chrono>
+#include <thread>
 
 #include "tests/support/error_message.h"
 #include "tests/zero/perceptron.h"
@@ -22,6 +24,7 @@ struct Side {
   int64_t flipped_step = -1;    // a bit of the last parameter flips before it
   bool flips_again = false;     // in a replay, too
   bool races = false;           // each run of step 3 has another result
+  int late_rank = -1;           // computes after the others
 };
 
 struct Diverging : TenSteps {
@@ -55,6 +58,8 @@ struct Diverging : TenSteps {
       const auto forward = task.forward;
       task.forward = [&, forward](Tape& tape, const zero::MicroBatch& batch) {
         static std::atomic<int> races = 0;
+        if (ranks.rank() == side.late_rank)
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
         Var loss = forward(tape, batch);
         const bool is_changed = side.slope_step >= 0 && batch.step >= side.slope_step;
         loss = mul(loss, is_changed ? 1.0001 : 1.0);
@@ -123,7 +128,7 @@ TEST_CASE_FIXTURE(Diverging,
   }
   SUBCASE("seed of the initial values") {
     other.job.engine.seed = 1;
-    field = "units.high";
+    field = "units.low units.high";
     output = "0/masters/0 before the step low: first f32 [144]";
   }
   SUBCASE("a datum") {
@@ -160,6 +165,22 @@ TEST_CASE_FIXTURE(Diverging,
   CHECK(result.element->first != result.element->second);
   if (field == "data")
     CHECK(result.element->index / width == 1);  // the second row of a micro-batch
+}
+
+TEST_CASE_FIXTURE(Diverging, "an output that differs on all ranks is named on the lowest") {
+  Side one = side("one"), other = side("other");
+  for (Side* run : {&one, &other}) {
+    run->job.world = 2;
+    run->job.options.accumulation = 1;
+    run->late_rank = 0;
+  }
+  other.slope_step = 1;
+  const Divergence result = found(one, other);
+  CAPTURE(result.text);
+  CHECK(result.steps == 1);
+  REQUIRE(result.op);
+  CHECK(contains(result.op->field, "0/compute/"));
+  CHECK(contains(result.op->field, ": axpby "));
 }
 
 TEST_CASE_FIXTURE(Diverging,

@@ -219,7 +219,10 @@ int audit(const std::vector<std::string>& words) {
   const AuditTrail trail = read_audit(arguments.a.name);
   if (!arguments.b.name.empty()) {
     const AuditTrail other = read_audit(arguments.b.name);
-    return report(arguments, trail, other, compare(trail, other));
+    const int status = report(arguments, trail, other, compare(trail, other));
+    for (const std::string& more : {more_steps(trail, other), more_steps(other, trail)})
+      if (!more.empty()) print_line(stdout, "  {}", more);
+    return status;
   }
   std::vector<int64_t> steps;
   for (const AuditTrail::Record& record : trail.records)
