@@ -242,7 +242,8 @@ Json AuditState::units() const {
     if (on_meta()) return {};
     sums.clear();
     for (const std::string& of_rank : texts)
-      for (const auto& [unit, sum] : Json::parse(of_rank).items()) add(unit, sum);
+      for (const Json own = Json::parse(of_rank); const auto& [unit, sum] : own.items())
+        add(unit, sum);
   }
   Json units = Json::object();
   for (const auto& [unit, sum] : sums.items())

@@ -57,12 +57,12 @@ struct AuditOptions {
 /// 96]". Kernels that a collective calls are left out. A plan does not have the exchange of `ops`.
 class ZG_API Audit {
  public:
-  /// The first step opens the file. Before step 0 it is new. Before a later step, after a resume,
-  /// the chain in it goes on: records of this step and later ones, and a last line that a crash has
-  /// cut, are removed. The first record of a run has version, instruction set, settings and layout.
-  /// begin_step() throws FileError for a file that is not a chain or cannot be written. Throws
-  /// ConfigError for an interval below 1, FileError for settings that are not JSON objects. It is
-  /// the engine's observer, and must end before the engine.
+  /// The first step opens the file. Before step 0 it replaces an old one. Before a later step,
+  /// after a resume, the chain in it goes on: records of this step and later ones, and a last line
+  /// that a crash has cut, are removed. The first record of a run has version, instruction set,
+  /// settings and layout. begin_step() throws FileError for a file that is not a chain or cannot be
+  /// written. Throws ConfigError for an interval below 1, FileError for settings that are not JSON
+  /// objects. It is the engine's observer, and must end before the engine.
   Audit(Engine& engine, const AuditOptions& options);
   ~Audit();
   Audit(const Audit&) = delete;

@@ -235,7 +235,7 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   // The step before it may have sent parameters that its own record does not have.
   const Differences ops = ops_of(std::max(begin, result.steps - 1), "");
   if (ops.empty()) return finish();
-  // Of outputs that ranks write at the same time, that of the lowest rank.
+  // Ranks write the same output at the same time: the lowest rank is named.
   const auto no_rank = [](const AuditDifference& op) {
     return op.field.substr(op.field.find('/'), op.field.rfind(" [") - op.field.find('/'));
   };
