@@ -1,11 +1,16 @@
 #include "zerograd/runtime/arena.h"
 
 #include <iterator>
+#include <limits>
 
 #include "zerograd/runtime/cpu/poison.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
+namespace {
+constexpr int64_t max_offset = std::numeric_limits<int64_t>::max();
+}
+
 Arena::Arena(std::unique_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}
 
 Arena::~Arena() { unpoison(base(), held_); }
@@ -18,10 +23,10 @@ int64_t Arena::reserved_after(int64_t bytes) const {
 int64_t Arena::allocate(int64_t bytes) {
   const auto fit = free_by_size_.lower_bound({bytes, 0});
   if (fit != free_by_size_.end()) {
-    const auto [size, offset] = *fit;
+    const auto [size, offset] = *std::prev(free_by_size_.upper_bound({fit->first, max_offset}));
     erase_free(offset, size);
-    if (size > bytes) insert_free(offset + bytes, size - bytes);
-    return offset;
+    if (size > bytes) insert_free(offset, size - bytes);
+    return offset + size - bytes;
   }
   if (const int64_t needed = in_steps(top_ + bytes); needed > held_) {
     if (memory_ && (needed > memory_->capacity() || !memory_->grow(held_, needed)))

@@ -11,8 +11,8 @@
 
 namespace zg {
 
-/// Allocates blocks in one contiguous address range. A new block is put into the smallest free
-/// block that is large enough; among free blocks of equal size, into the one with the lowest
+/// Allocates blocks in one contiguous address range. A new block is put at the end of the smallest
+/// free block that is large enough; among free blocks of equal size, of the one with the highest
 /// address. So the layout depends on the calls alone. If no free block is large enough, the new
 /// block begins at the top, which is the end of the highest block in use. The top moves down when
 /// the highest block is freed. Memory is taken from the system in steps of `grow_bytes` and never

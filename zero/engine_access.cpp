@@ -132,7 +132,12 @@ RestingBytes Engine::resting_bytes() const {
       else
         add(rest.parameter, values->shard, numel_of(values->flat.shard(storage.rank)));
     const FlatUnit& flat = storage.trainable.flat;
-    add(rest.gradient, storage.sums, numel_of(storage.pieces));
+    if (flat.padded > 0) {  // also where forward has released the accumulators
+      const int64_t width = size_of(storage.sums_dtype);
+      rest.gradient += numel_of(storage.pieces) * width;
+      held += arena_bytes(flat.shard_numel() * width,
+                          storage.sums ? storage.sums.buffer()->space() : Space::device);
+    }
     add(rest.gradient, storage.local_sums, flat.numel);
     const int64_t states =
         numel_of(flat.within(storage.state_begin, storage.state_begin + storage.state_numel));

@@ -145,6 +145,8 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
     add("small parameters", persistent, true);
     has_persistent = true;
   }
+  // Behind all states, so that forward finds their memory in one piece.
+  for (Storage& storage : storages) storage.open_sums();
   residency.resize();
   if (config.offload.speculation == 0) return;
   if (device.traits().backend != Device::Type::cpu)
@@ -410,6 +412,8 @@ void Engine::begin_tape(TapeMode mode) {
   state_->check_store(records ? "tape" : "inference_tape");
   if (records) world().set_step(steps());  // shown in errors about ranks that do not arrive
   if (records && state_->observer) state_->observer->tape_begins();
+  if (records && state_->micro_batches == 0)
+    for (Storage& storage : state_->storages) storage.release_sums();
   state_->residency.start(mode);
   state_->in_backward = false;  // an exception may have ended a backward
 }

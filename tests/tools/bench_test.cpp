@@ -122,7 +122,9 @@ TEST_CASE("bench kernels prints the limits, then each case with the limit that b
   CHECK(rows[0]["flops"] == 2.0 * 64 * 48 * 48);
   CHECK(rows[0]["bytes"] == 4.0 * (64 * 48 + 48 * 48 + 64 * 48));
   CHECK(rows[1]["case"] == "sum of rows");
-  CHECK(rows[1]["limit"] == "read");
+  // Which rate bounds the row, depends on the measured ones.
+  const std::string limit = rows[1]["limit"];
+  CHECK_MESSAGE((limit == "read" || limit == "memory"), limit);
   CHECK(rows[1]["bytes"] == 2.0 * 8192 * 768);
 }
 

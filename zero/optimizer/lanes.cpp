@@ -40,7 +40,7 @@ StateTensors states_of(const Storage& storage) {
   StateTensors tensors = {storage.masters};
   for (const Storage::State& state : storage.states) tensors.push_back(state.tensor);
   tensors.push_back(storage.low_precision(storage.state_begin, storage.state_numel));
-  const bool own = storage.sums.numel() == storage.state_numel;
+  const bool own = storage.trainable.flat.shard_numel() == storage.state_numel;
   tensors.push_back(own ? storage.sums : Tensor());
   return tensors;
 }
@@ -70,7 +70,7 @@ bool is_offloaded(const Storage& storage) {
 }
 
 bool is_updated_by_host(const Storage& storage) {
-  return is_offloaded(storage) && storage.sums.device().traits().backend != Device::Type::cpu;
+  return is_offloaded(storage) && storage.device.traits().backend != Device::Type::cpu;
 }
 
 Streaming::Lane lane_of(const Storage& storage, const StateTensors& states, size_t lane) {

@@ -106,7 +106,9 @@ void Speculation::update_next(StateReader* reader) {
     states[lane] = to;
   }
   std::vector<OptimizerRange> ranges;
-  append(*storage, chunk, states[sums_lane(*storage)], states, config_.update, ranges);
+  const Tensor sums =
+      part_of(*storage, states_of(*storage), sums_lane(*storage), chunk.begin, chunk.numel);
+  append(*storage, chunk, sums, states, config_.update, ranges);
   if (!ranges.empty())
     storage->optimizers->all()[chunk.optimizer].optimizer->update(expected_->step, ranges, stream);
   streaming_->keep();

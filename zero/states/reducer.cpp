@@ -124,6 +124,7 @@ Tensor Reducer::place_of(Storage& storage, const Parameter& parameter) {
 void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> parameters,
                         std::span<Tensor> gradients) {
   const bool local = config_.reduce_at_boundary;
+  if (!local) storage.open_sums();
   const Tensor& sums = local ? storage.local_sums : storage.sums;
   std::vector<FoldGradient::Part> folds;  // additions to accumulators that are in a file
   std::vector<Streaming::Part> parts;
@@ -204,6 +205,7 @@ void Reducer::send(Leaf& leaf) {
   Storage& storage = *sent.storage;
   const bool fresh = is_fresh(storage);
   storage.folded.assign(storage.folded.size(), true);
+  storage.open_sums();
   sent.place = sent.sums ? sent.sums->next()[0] : storage.sums;
   const Tensor& whole = sent.gradients.complete();
   {
@@ -256,6 +258,7 @@ void Reducer::finish() {
 
 void Reducer::reduce_local_sums(Storage& storage) {
   if (!storage.local_sums) return;
+  storage.open_sums();
   const std::unique_ptr<Streaming> sums = stream(
       {{{.tensor = storage.sums, .loads = false, .unit = storage.name, .state = "gradients"}}});
   const Tensor place = sums->next()[0], near = near_kernels(place);

@@ -1,6 +1,7 @@
 #include "zerograd/zero/states/storage.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "zerograd/runtime/cpu/team.h"
@@ -60,12 +61,15 @@ void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& fl
 Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
                  const Placement& place)
     : name(std::move(name)),
+      device(place.device),
       compute(place.config.compute),
       rank(place.rank),
       stays_whole(place.stays_whole),
       values_are_masters(place.config.compute == place.config.optimizer),
       trainable(make_values(parameters, FlatUnit::Part::trainable, place)),
       frozen(make_values(parameters, FlatUnit::Part::frozen, place)),
+      sums_dtype(place.config.grad_accum),
+      sums_space(place.config.offload.gradient),
       pieces(trainable.flat.shard(place.rank)),
       optimizers(&place.optimizers),
       lent(pieces.size()) {
@@ -80,7 +84,7 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
   const auto gradients = [&](int64_t numel, DType dtype) {
     return zeros(numel, dtype, place.device, Purpose::gradient, config.offload.gradient);
   };
-  sums = gradients(flat.shard_numel(), config.grad_accum);
+  if (sums_space != Space::device) sums = gradients(flat.shard_numel(), sums_dtype);
   if (config.reduce_at_boundary) local_sums = gradients(flat.padded, DType::f32);
   const auto state = [&](int64_t numel, DType dtype) {
     return zeros(numel, dtype, place.device, Purpose::optimizer, place.optimizer);
@@ -162,7 +166,32 @@ size_t Storage::index_of(const Parameter& parameter, std::string_view state) con
   return states.size();
 }
 
+void Storage::open_sums() {
+  if (sums || trainable.empty()) return;
+  const PurposeScope purpose(device, Purpose::gradient);
+  const NameScope name_of_sums(device, name + " sums");
+  const int64_t numel = trainable.flat.shard_numel();
+  sums = Tensor::empty({numel}, sums_dtype, device);
+  int64_t end = 0;
+  const auto zero_until = [&](int64_t begin) {
+    if (end < begin) fill_zero(sums.flat(end, begin - end), device.compute());
+  };
+  for (const FlatUnit::Piece& piece : pieces) {
+    zero_until(piece.begin);
+    end = piece.end;
+  }
+  zero_until(numel);
+}
+
+void Storage::release_sums() {
+  const auto in_use = [&](size_t piece) { return folded[piece] || is_lent(piece); };
+  if (sums_space == Space::device &&
+      std::ranges::none_of(std::views::iota(size_t{0}, pieces.size()), in_use))
+    sums = {};
+}
+
 void Storage::zero_unfolded(Stream& stream) {
+  open_sums();
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (folded[i]) continue;
     if (is_lent(i)) leave_lent(stream);
@@ -171,9 +200,9 @@ void Storage::zero_unfolded(Stream& stream) {
 }
 
 Tensor Storage::lend_sum(size_t piece) {
-  if (folded[piece] || is_lent(piece) || sums.dtype() != DType::f32 ||
-      sums.buffer()->space() != Space::device)
+  if (folded[piece] || is_lent(piece) || sums_dtype != DType::f32 || sums_space != Space::device)
     return {};
+  open_sums();
   return lend(sums.flat(pieces[piece].begin, pieces[piece].numel()), pieces[piece].parameter->shape,
               lent[piece]);
 }

@@ -45,8 +45,10 @@ struct Storage {
   /// the elements on this rank. States and accumulators are already zero. No collective is needed.
   void initialise(uint64_t seed, DType load);
 
-  /// Sets accumulators that got no gradient in this step to zero. Before the first gradient of a
-  /// step the memory of an accumulator is undefined.
+  /// Allocates the accumulators, if they are absent. Their elements are undefined, except that the
+  /// padding between parameters is zero.
+  void open_sums();
+  /// Sets accumulators that got no gradient in this step to zero.
   void zero_unfolded(Stream& stream);
 
   /// Lends the accumulator memory of a piece, so that the first gradient of a step is computed in
@@ -58,6 +60,9 @@ struct Storage {
   /// Call it before anything else is written to a lent accumulator. Needed when a second tape runs
   /// backward before the first one has released its gradient memory.
   void leave_lent(Stream& stream);
+  /// Releases accumulators on the device that hold no gradient and are not lent, so that
+  /// activations may use their memory until the next gradient.
+  void release_sums();
   void clear() {
     folded.assign(pieces.size(), false);
     updated = false;
@@ -92,6 +97,7 @@ struct Storage {
   size_t index_of(const Parameter& parameter, std::string_view state) const;
 
   std::string name;
+  Device device;
   DType compute;
   int rank;
   bool stays_whole;
@@ -99,13 +105,15 @@ struct Storage {
   Values trainable, frozen;
   /// Master weights and states: range in the flat array.
   int64_t state_begin = 0, state_numel = 0;
-  int64_t sums_begin = 0;               ///< `sums`: start in the flat array
+  int64_t sums_begin = 0;  ///< `sums`: start in the flat array
+  DType sums_dtype;
+  Space sums_space;                     ///< device: also where `sums` is absent
   std::vector<FlatUnit::Piece> pieces;  ///< the pieces in this shard
   PieceIndex index_in_shard{pieces}, index_in_flat{trainable.flat.pieces};
   Tensor masters;             ///< optimizer dtype
   std::vector<State> states;  ///< by Optimizers::arrays()
   const Optimizers* optimizers;
-  Tensor sums;                              ///< gradient accumulators of the current step
+  Tensor sums;  ///< gradient accumulators of the current step; on the device absent between steps
   Tensor local_sums;                        ///< f32, whole; with reduce_at_boundary
   std::vector<bool> folded;                 ///< by piece: its accumulator holds a gradient
   bool summed = false;                      ///< all gradients of the current micro-batch are added
