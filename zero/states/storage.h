@@ -42,7 +42,7 @@ struct Storage {
   Storage(std::string name, std::span<const Parameter* const> parameters, const Placement& place);
 
   /// Initialises parameters and master weights from (seed, name, element), rounded to `load`, for
-  /// the elements on this rank. States and accumulators are already zero. No collective is needed.
+  /// the elements on this rank. States are already zero. No collective is needed.
   void initialise(uint64_t seed, DType load);
 
   /// Allocates the accumulators, if they are absent. Their elements are undefined, except that the
@@ -113,7 +113,7 @@ struct Storage {
   Tensor masters;             ///< optimizer dtype
   std::vector<State> states;  ///< by Optimizers::arrays()
   const Optimizers* optimizers;
-  Tensor sums;  ///< gradient accumulators of the current step; on the device absent between steps
+  Tensor sums;                              ///< gradient accumulators; see release_sums()
   Tensor local_sums;                        ///< f32, whole; with reduce_at_boundary
   std::vector<bool> folded;                 ///< by piece: its accumulator holds a gradient
   bool summed = false;                      ///< all gradients of the current micro-batch are added
