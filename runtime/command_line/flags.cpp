@@ -186,11 +186,13 @@ Flag device_flag(Device::Type& type) {
   return {
       {"--device"},
       "cpu|cuda|hpu",
-      "device of the ranks; rank R uses the accelerator R modulo their number [cpu]",
+      "device of the ranks, gpu is cuda; rank R uses accelerator R modulo their number [cpu]",
       [&type](const std::string& name, const std::string& value) {
         // cpu:0, cuda:0 and hpu:0 are accepted and mean the type: the first rank has index 0.
+        const std::string type_name = value.starts_with("gpu") ? "cuda" + value.substr(3) : value;
         constexpr Device::Type types[] = {Device::Type::cpu, Device::Type::cuda, Device::Type::hpu};
-        type = types[parse_choice(name, value, {"cpu", "cuda", "hpu", "cpu:0", "cuda:0", "hpu:0"}) %
+        type = types[parse_choice(name, type_name,
+                                  {"cpu", "cuda", "hpu", "cpu:0", "cuda:0", "hpu:0"}) %
                      std::size(types)];
       }};
 }

@@ -5,6 +5,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::testing {
 namespace {
@@ -58,6 +59,25 @@ TEST_CASE("a run whose loss is not finite warns at once and at its end, with the
   CHECK(!contains(zerograd(tiny_run + "--steps 2").error, "warning"));
 }
 
+TEST_CASE("a run of 40 steps prints loss, rate and gradient norm of eight of them") {
+  const TemporaryFolder folder;
+  const std::string run = tiny_run.substr(0, tiny_run.find("--log-interval"));
+  const Outcome outcome = checked(zerograd(run + "--steps 40 --metrics " + (folder / "m")));
+  const std::vector<nlohmann::json> steps = json_lines(folder / "m");
+  CAPTURE(outcome.out);
+  CHECK(count_of(outcome.out, "; iter ") == 8);
+  for (size_t step = 0; step < 40; step += 5) {
+    const std::string line = line_after(
+        outcome.out.substr(outcome.out.find(fmt::format("; iter {}: ", step))), "; iter ");
+    const std::string end =
+        fmt::format("; lr {:.4g}; grad norm {:.4g}", steps.at(step).at("lr").get<double>(),
+                    steps.at(step).at("grad_norm").get<double>());
+    CAPTURE(end);
+    CHECK(line.ends_with(end));
+  }
+  CHECK(count_of(checked(zerograd(run + "--steps 40 --log-interval 100")).out, "; iter ") == 1);
+}
+
 TEST_CASE("a run with --epochs ends with minGPT's three lines, a run with --steps does not") {
   const TemporaryFolder folder;
   const Outcome outcome = checked(zerograd(
@@ -74,10 +94,10 @@ TEST_CASE("a run with --epochs ends with minGPT's three lines, a run with --step
   // Ranks wait for each other in every step, and the line has two digits.
   const double average = std::stod(line_after(outcome.out, "Average Epoch time: "));
   CHECK(average == doctest::Approx(seconds / 2).epsilon(0.2).scale(0.1));
-  CHECK(contains(outcome.out, " seconds\nAverage Peak CUDA memory: "));
+  CHECK(contains(outcome.out, " seconds\nAverage Peak CPU memory: "));
   char words[32];
   std::snprintf(words, sizeof words, "%.2fMiB", peak / (1 << 20));
-  CHECK(line_after(outcome.out, "Average Peak CUDA memory: ") == words);
+  CHECK(line_after(outcome.out, "Average Peak CPU memory: ") == words);
   const std::string host = line_after(outcome.out, "CPU Virtual Memory:  used = ");
   CHECK(std::stod(host) > 0.0);
   CHECK(contains(host, " GB, percent = "));

@@ -92,8 +92,11 @@ std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
 std::vector<std::string> epoch_lines(const EpochAverages& averages) {
   const int64_t used = averages.memory_bytes - averages.available_bytes;
   const double share = static_cast<double>(used) / static_cast<double>(averages.memory_bytes);
+  const char* const device = averages.device == Device::Type::cuda  ? "CUDA"
+                             : averages.device == Device::Type::hpu ? "HPU"
+                                                                    : "CPU";
   return {fmt::format("Average Epoch time: {:.2f} seconds", averages.seconds),
-          fmt::format("Average Peak CUDA memory: {:.2f}MiB", averages.peak_bytes / 0x1p20),
+          fmt::format("Average Peak {} memory: {:.2f}MiB", device, averages.peak_bytes / 0x1p20),
           fmt::format("CPU Virtual Memory:  used = {} GB, percent = {}%", gigabytes(used),
                       percent(share))};
 }

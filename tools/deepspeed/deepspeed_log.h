@@ -39,13 +39,13 @@ class DeepSpeedLog {
 
 /// Averages of a run over its epochs and over its ranks.
 struct EpochAverages {
+  Device::Type device = Device::Type::cuda;
   double seconds;                         ///< one epoch
   double peak_bytes;                      ///< device memory during the steps
   int64_t memory_bytes, available_bytes;  ///< host memory at this moment
 };
 /// The last three lines of minGPT's benchmark with Lightning and DeepSpeed, in the format that its
-/// result parser expects. They contain the word CUDA for every device, because the parser looks for
-/// it.
+/// result parser expects on CUDA; other devices are named.
 std::vector<std::string> epoch_lines(const EpochAverages& averages);
 
 }  // namespace zg::tools

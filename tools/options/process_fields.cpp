@@ -324,7 +324,8 @@ Fields place_fields() {
 Fields output_fields() {
   return {
       {ZG_AT(log_interval),
-       integer_row({"--log-interval", "--logging-steps"}, "steps between loss lines; 0: none")},
+       integer_row({"--log-interval", "--logging-steps"},
+                   "steps between loss lines, fewer in a run below 1000 steps; 0: none")},
       {ZG_AT(eval_interval),
        integer_row({"--eval-interval"}, "steps between validations", {0, "none"})},
       {ZG_AT(eval_batches), integer_row({"--eval-batches", "--eval-iters"},

@@ -62,6 +62,11 @@ void Rank::open_outputs() {
   console_.emplace(options_.progress, engine_->steps(), options_.steps, !is_first());
   deepspeed_log_.emplace(options_.steps_per_print, engine_->steps(), options_.schedule,
                          options_.engine.update);
+  // A short run prints about ten lines: the interval divides 100, so steps 0, 100, ... stay.
+  log_interval_ = options_.log_interval;
+  if (!options_.is_set("--log-interval"))
+    for (const int64_t shorter : {50, 20, 10, 5, 2, 1})
+      if (10 * shorter >= options_.steps - engine_->steps()) log_interval_ = shorter;
   if (is_first() && options_.log_interval > 0 && model_->flops_per_token() > 0.0)
     peak_flops_ =
         matmul_peak_or_zero(device_, options_.engine.compute) *
@@ -260,13 +265,14 @@ void Rank::write(const char* flag, std::optional<File>& file, const What&... wha
 }
 
 void Rank::print_step(const zero::StepRecord& record) {
-  if (is_due(record.step, options_.log_interval)) {
+  if (is_due(record.step, log_interval_)) {
     std::string line = fmt::format("iter_dt {:.2f}ms; iter {}: train loss {:.5f}; {:.0f} tokens/s",
                                    record.seconds * 1e3, record.step, shown(record.loss),
                                    record.tokens_per_second);
     if (peak_flops_ > 0.0)
       line += fmt::format("; {:.1f}% of matmul peak", 100.0 * record.tokens_per_second *
                                                           model_->flops_per_token() / peak_flops_);
+    line += fmt::format("; lr {:.4g}; grad norm {:.4g}", record.rate, shown(record.grad_norm));
     console_->result(line);
   }
   for (const std::string& line :
@@ -294,11 +300,11 @@ void Rank::report_epochs() {
   ranks_.wait(ranks_.all_reduce(sums, "epochs"));
   const std::vector<int64_t> of_all = sums.to_host<int64_t>();
   const double ranks = ranks_.size(), epochs = std::max(1.0, samples / run_.epoch_samples);
-  for (const std::string& line :
-       epoch_lines({.seconds = static_cast<double>(of_all[0]) * 1e-6 / ranks / epochs,
-       .peak_bytes = static_cast<double>(of_all[1]) / ranks,
-       .memory_bytes = physical_memory_bytes(),
-       .available_bytes = available_memory_bytes()}))
+  for (const std::string& line : epoch_lines({.device = device_.type(),
+                                 .seconds = static_cast<double>(of_all[0]) * 1e-6 / ranks / epochs,
+                                 .peak_bytes = static_cast<double>(of_all[1]) / ranks,
+                                 .memory_bytes = physical_memory_bytes(),
+                                 .available_bytes = available_memory_bytes()}))
     console_->result(line);
 }
 

@@ -28,6 +28,15 @@ constexpr const char* one_step_run =
 
 }  // namespace
 
+TEST_CASE("--device gpu means cuda") {
+  for (const std::string device : {"cuda", "cuda:0", "gpu", "gpu:0"}) {
+    CAPTURE(device);
+    const Outcome plan = called("plan --data sort --steps 1 --device " + device);
+    CHECK(contains(plan.out, "machine: cuda, "));
+  }
+  check_refused("plan --data sort --device gpux", 2, "--device: expected ");
+}
+
 TEST_CASE("hostile flags end in a usage error that says what to do") {
   check_refusals({
       {"train", 2, "ConfigError: --data: expected sort, adder"},
