@@ -9,37 +9,12 @@
 #include "tests/support/error_message.h"
 #include "tests/support/file_limit.h"
 #include "tests/support/planned.h"
+#include "tests/zero/audited.h"
 #include "tests/zero/mesh_toy.h"
-#include "tests/zero/perceptron.h"
 #include "zerograd/runtime/comm/mesh.h"
 
 namespace zg::testing {
 namespace {
-
-using zero::AuditComparison;
-using zero::AuditTrail;
-
-struct Audited : TenSteps {
-  std::string at(const std::string& name) const { return folder / name; }
-
-  // Runs the job with one option more: the audit.
-  AuditTrail audit(const std::string& name, Job job, int64_t interval = 3) const {
-    job.options.audit = {.path = at(name), .interval = interval};
-    Outcome outcome;
-    run_ranks(job.world, program_of(job, outcome),
-              {.local = {.device = {.swap = {.directory = folder.path()}}}});
-    return AuditTrail::read(at(name));
-  }
-  AuditTrail first() const { return audit("first", {.options = options}); }
-};
-
-std::string text_of(const AuditComparison& comparison) {
-  std::string text = comparison.differs_at ? "step " + std::to_string(*comparison.differs_at)
-                                           : std::to_string(comparison.equal.size()) + " equal";
-  for (const zero::AuditDifference& field : comparison.step)
-    text += "; " + field.field + " " + field.first + " " + field.second;
-  return text;
-}
 
 std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
@@ -338,31 +313,6 @@ TEST_CASE_FIXTURE(Audited, "the first step and field that differ are named") {
   CHECK(contains(text_of(compare(one, audit("other", other, 1))), expected));
 }
 
-TEST_CASE_FIXTURE(Audited, "one changed datum is named, also in a row of another micro-batch") {
-  const Device device = Device::cpu();
-  const auto train = [&](int64_t changed, const std::string& name) {
-    const Net net;
-    zero::Engine engine(net.store, device);
-    zero::TrainerTask task = task_of(net, device);
-    task.batch = [&](const zero::MicroBatch& batch) {
-      const Tensor x = samples(batch.first_sample, batch.samples, device);
-      for (int64_t row = 0; row < batch.samples; ++row)
-        if (batch.first_sample + row == changed) x.data<float>()[row * width + 7] += 1e-3f;
-      return std::vector<Tensor>{x};
-    };
-    options.audit = {.path = at(name)};
-    zero::Trainer(engine, options, task).run();
-    return AuditTrail::read(at(name));
-  };
-  const AuditTrail one = train(-1, "one");
-  CHECK(text_of(compare(one, train(-1, "other"))) == "10 equal");
-  CHECK(contains(text_of(compare(one, train(19, "other"))), "step 4; data \""));
-  // The data checksum does not depend on the division into micro-batches.
-  options.micro_batch = 1;
-  options.accumulation = 4;
-  CHECK_FALSE(contains(text_of(compare(one, train(-1, "other"))), "data"));
-}
-
 TEST_CASE_FIXTURE(Audited, "settings that differ come before builds") {
   const AuditTrail one = first();
   AuditTrail other = one;
@@ -371,19 +321,6 @@ TEST_CASE_FIXTURE(Audited, "settings that differ come before builds") {
   const AuditComparison found = compare(one, other);
   REQUIRE(found.settings.size() == 2);
   CHECK(found.settings[0].field == "settings.seed");
-}
-
-TEST_CASE_FIXTURE(Audited, "masters in ops are in the order of the model and of the ranks") {
-  options.audit = {.path = at("ops"), .end_op_step = 1};
-  options.accumulation = 1;
-  Outcome outcome;
-  const Job job = {.world = 2, .engine = {.stage = 3}, .options = options};
-  run_ranks(2, program_of(job, outcome));
-  const AuditTrail trail = AuditTrail::read(at("ops"));
-  std::string masters;
-  for (const auto& [name, hash] : trail.step(0)->fields)
-    if (contains(name, "/masters/")) masters += name.substr(4, 11) + " ";
-  CHECK(masters == "0/masters/0 1/masters/0 1/masters/1 ");  // rank 1 has the second unit
 }
 
 TEST_CASE_FIXTURE(Audited, "a plan has the bytes of a run with an audit") {

@@ -243,6 +243,20 @@ TEST_CASE_FIXTURE(Diverging, "a checkpoint that is not what its run had is a fau
   CHECK(contains(names_of(result.fields), "units.high "));
 }
 
+TEST_CASE_FIXTURE(Diverging, "a changed checkpoint explains an earlier step than the records do") {
+  Side other = side("other");
+  other.slope_step = 7;
+  const zero::AuditedRun good = audited(side("one")), bad = audited(other);
+  other.job.options.steps = 6;  // the checkpoint of step 6 gets other parameters
+  other.flipped_step = 5;
+  train(other, 4, 6, {.path = folder / "unused"}, false);
+  const Divergence result = diverge(good, bad);
+  CAPTURE(result.text);
+  CHECK(result.kind == Divergence::Kind::fault);
+  CHECK(result.steps == 6);
+  CHECK(result.is_first == false);
+}
+
 TEST_CASE_FIXTURE(Diverging, "diverge refuses what it cannot find") {
   zero::AuditedRun one = audited(side("one")), late = one;
   std::erase_if(late.trail.records, [](const auto& record) { return record.step < 20; });
