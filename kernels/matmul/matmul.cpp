@@ -120,6 +120,10 @@ void validate(const Matmul& m) {
     check_dtype(op, "bias", m.bias, m.a.dtype());
   }
   if (m.pre_activation) {
+    if (m.activation == Activation::none)
+      throw Unsupported(std::string(op) +
+                        ": pre_activation without an activation; expected gelu_tanh or "
+                        "gelu_erf, got none; try c, which has the same values");
     check_dtype(op, "pre_activation", m.pre_activation, m.c.dtype());
     check_extent({"pre_activation", m.pre_activation, m.M, m.N, m.ldc, m.stride_c}, m.batch);
   }

@@ -38,8 +38,8 @@ struct Matmul {
                             ///< bias and activation
   Tensor bias;              ///< [N] or absent, a's dtype
   Activation activation = Activation::none;
-  Tensor pre_activation;  ///< out or absent, like c: the argument of the activation; applying the
-                          ///< activation to it gives the bits of c
+  Tensor pre_activation;  ///< out or absent, like c: the argument of an activation; applying the
+                          ///< activation to it gives the bits of c; absent without one
   /// [M] out or absent: the sum of each row of op(a), a's or the accumulator dtype. So one product
   /// computes the gradients of a weight and of its bias. Only for a batch of 1 without
   /// accumulate, whose a is transposed and contiguous. On CUDA cuBLASLt may compute the sums with

@@ -241,7 +241,7 @@ bool is_aligned(const Tensor& tensor, int64_t distance, int64_t stride) {
 /// Whether the activation, which is a separate kernel over all of c, can follow: c must be
 /// contiguous.
 bool accepts_activation(const Matmul& m) {
-  if (m.activation == Activation::none) return !m.pre_activation;
+  if (m.activation == Activation::none) return true;
   const bool packed = !m.ldc || m.ldc == m.N;
   return packed && m.c.numel() == m.batch * m.M * m.N && (m.batch == 1 || m.stride_c == m.M * m.N);
 }

@@ -125,21 +125,22 @@ TEST_CASE("matmul's epilogue adds the bias, stores the sum and gives gelu_forwar
           const DType out = wide ? accumulator(dtype) : dtype;
           Matmul m = packed(size, dtype, out, device, false, true);
           m.bias = random_tensor({size.N}, dtype, device, 4, -3.0, 3.0);
-          m.pre_activation = Tensor::zeros({size.M, size.N}, out, device);
           m.activation = form;
+          if (form != Activation::none)
+            m.pre_activation = Tensor::zeros({size.M, size.N}, out, device);
           INFO(level_of(device), ", ", name_of(dtype));
           ExpectedProduct e = expect(m);
           run_matmul(m);
-          // The activation is computed from the stored pre-activation.
-          const std::vector<double> kept = m.pre_activation.to_doubles();
-          for (size_t i = 0; i < kept.size(); ++i) e.c[i] = gelu_of(kept[i], form);
-          check_close(m, e);
-          Tensor again = m.pre_activation;
+          Tensor again = m.c;
           if (form != Activation::none) {
+            // The activation is computed from the stored pre-activation.
+            const std::vector<double> kept = m.pre_activation.to_doubles();
+            for (size_t i = 0; i < kept.size(); ++i) e.c[i] = gelu_of(kept[i], form);
             again = Tensor::empty(m.c.shape(), out, device);
             kernels::gelu_forward({m.pre_activation, again, form}, device.compute());
             CHECK(same_bits(again, m.c));
           }
+          check_close(m, e);
           m.pre_activation = {};
           m.c = Tensor::empty(m.c.shape(), out, device);
           run_matmul(m);
@@ -380,6 +381,9 @@ TEST_CASE("matmul refuses operands that do not fit, by name, before any work") {
   m.accumulate = true;
   m.activation = Activation::gelu_erf;
   CHECK(message(m).starts_with("Unsupported matmul: accumulate with an epilogue"));
+  m = good;
+  m.pre_activation = Tensor::zeros({8, 6}, DType::f32, device);
+  CHECK(message(m).starts_with("Unsupported matmul: pre_activation without an activation"));
   m = packed({8, 6, 4}, DType::f32, DType::f32, device, true, false);
   m.row_sums = Tensor::zeros({6}, DType::f32, device);
   CHECK(message(m) == "ShapeError matmul: row_sums has shape [6]; expected [8]");
