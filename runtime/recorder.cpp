@@ -266,6 +266,7 @@ class RecordedCommunicator final : public Communicator {
   WireCounts wire() const override { return inner_.wire(); }
   std::string transport() const override { return inner_.transport(); }
   void sum_by_library() override { inner_.sum_by_library(); }
+  bool is_done(Ticket ticket) override { return inner_.is_done(ticket); }
 
  private:
   void note(Collective collective, int64_t bytes, const std::string& name) {

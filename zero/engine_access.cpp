@@ -370,4 +370,15 @@ void Engine::write_held(const Parameter& parameter, const State& state, Held hel
     store(own.shard, own.flat.shard_begin(state_->comm.rank()));
 }
 
+double target_weight(const StepTargets& targets) {
+  const auto& [own, all, micro_batches] = targets;
+  if (own < 0 || own > all || micro_batches < 1)
+    raise<ConfigError>(
+        "target_weight: {} targets in a micro-batch, {} in its step of {} "
+        "micro-batches; expected 0 to those of the step, and one micro-batch or more",
+        own, all, micro_batches);
+  if (own == 0) return 0.0;
+  return static_cast<double>(micro_batches) * static_cast<double>(own) / static_cast<double>(all);
+}
+
 }  // namespace zg::zero

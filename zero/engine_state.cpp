@@ -308,7 +308,8 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
     update.gradient_scale = clipping.factor(result.gradient_norm);
     if (s.speculation && s.speculation->settle(update, s.snapshot))
       count_unplanned(s.device, s.speculation->redo_io());
-    zero::update(s.storages, s.optimizers, update, s.config, s.device, s.comm, s.snapshot);
+    zero::update(s.storages, s.optimizers, update, s.config, s.device, s.comm, s.snapshot,
+                 s.speculation ? s.speculation->buffers() : nullptr);
   }
   s.refresh_mirrors();
   const int64_t micro_batches = s.micro_batches;
@@ -358,17 +359,6 @@ StepResult Engine::observe(const std::string& stream) {
   return result;
 }
 
-double target_weight(const StepTargets& targets) {
-  const auto& [own, all, micro_batches] = targets;
-  if (own < 0 || own > all || micro_batches < 1)
-    raise<ConfigError>(
-        "target_weight: {} targets in a micro-batch, {} in its step of {} "
-        "micro-batches; expected 0 to those of the step, and one micro-batch or more",
-        own, all, micro_batches);
-  if (own == 0) return 0.0;
-  return static_cast<double>(micro_batches) * static_cast<double>(own) / static_cast<double>(all);
-}
-
 int64_t Engine::steps() const { return state_->taken + state_->skipped; }
 int64_t Engine::skipped() const { return state_->skipped; }
 int64_t Engine::micro_batches() const { return state_->micro_batches; }
@@ -415,6 +405,7 @@ void Engine::begin_tape(TapeMode mode) {
   if (records && state_->micro_batches == 0)
     for (Storage& storage : state_->storages) storage.release_sums();
   state_->residency.start(mode);
+  if (records && state_->speculation) state_->speculation->begin(state_->micro_batches);
   state_->in_backward = false;  // an exception may have ended a backward
 }
 
@@ -450,7 +441,7 @@ Tensor Engine::value(const Parameter& parameter) const {
 }
 
 Tensor Engine::gradient_place(const Parameter& parameter) {
-  if (state_->speculation) state_->speculation->advance(state_->snapshot);
+  state_->advance_speculation();
   if (state_->config.reduce_at_boundary || !is_updated(parameter)) return {};
   Storage& storage = state_->storage_of(parameter);
   if (state_->comm.size() > 1) return state_->reducer.place_of(storage, parameter);
@@ -480,7 +471,13 @@ void Engine::reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) {
     leaves.push_back(std::move(gradient));
   }
   s.reduce(parameters, leaves);
-  if (s.speculation) s.speculation->advance(s.snapshot);
+  s.advance_speculation();
+}
+
+void EngineState::advance_speculation() {
+  if (!speculation) return;
+  reducer.note_sums();
+  speculation->advance(snapshot);
 }
 
 void EngineState::reduce(std::span<const Parameter* const> parameters,

@@ -43,6 +43,7 @@ struct EngineState {
   /// Reduces the gradients of one micro-batch, for parameters of any units.
   void reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients);
   void begin_backward();
+  void advance_speculation();
   void finish_micro_batch();
   /// The sums of this step's gradients, before an update. Throws ConfigError without micro-batches.
   GradientSums begin_update(const char* operation);

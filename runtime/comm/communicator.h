@@ -124,6 +124,8 @@ class ZG_API Communicator {
   /// combined into the shard. NCCL has its own order and rounding, so the bits depend on the number
   /// of ranks. Throws Unsupported if NCCL does not move the ranks' data. No effect on one rank.
   virtual void sum_by_library();
+  /// True: wait() would return, or throw, at once. False: it is not known.
+  virtual bool is_done(Ticket) { return false; }
 
  protected:
   /// Check the arguments before anything is queued and return the chunk with its count set. Throw

@@ -162,6 +162,11 @@ void QueuedCommunicator::wait(Ticket ticket) {
   release_jobs(ticket);
 }
 
+bool QueuedCommunicator::is_done(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  return done_ > ticket || failure_;
+}
+
 // The device waits only for work that is queued already, so it cannot wait for ever: a transport
 // ends its work when it fails or its deadline has passed.
 void QueuedCommunicator::wait_on_device(Ticket ticket) {

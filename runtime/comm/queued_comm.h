@@ -40,6 +40,7 @@ class QueuedCommunicator : public Communicator {
   Ticket all_to_all(const Pieces& sent, const Pieces& received, const std::string& name) override;
   Ticket scatter(const Pieces& full, const Tensor& x, int root, const std::string& name) override;
   void wait(Ticket ticket) override;
+  bool is_done(Ticket ticket) override;
   void wait_on_device(Ticket ticket) override;
   void set_step(int64_t step) override { *step_ = step; }
   WireCounts wire() const override { return counts_; }

@@ -14,7 +14,7 @@ namespace {
 bool is_on_file(const Tensor& tensor) { return tensor.buffer()->space() == Space::file; }
 
 /// Queues the transfer. The caller gets `note` from note_of() and counts the bytes.
-SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::SpanInfo note) {
+SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::SpanInfo note, bool ahead) {
   if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
     raise<ShapeError>("swap: expected equal sizes and element types, got {} and {}", from.shape(),
                       to.shape());
@@ -24,11 +24,19 @@ SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::SpanInfo no
   const Tensor& file = writes ? to : from;
   const Tensor& memory = writes ? from : to;
   const DeviceState& device = DeviceState::of(file.device());
-  if (!device.swap_file || file.numel() == 0) return 0;
+  if (!device.swap_file || file.numel() == 0) return {};
   const int64_t offset = file.buffer()->file_offset() + file.byte_offset();
   const std::span<std::byte> bytes(memory.raw(), static_cast<size_t>(memory.bytes()));
-  return writes ? device.swap_file->write(offset, bytes, std::move(note))
-                : device.swap_file->read(offset, bytes, std::move(note));
+  const int64_t ticket = writes ? device.swap_file->write(offset, bytes, std::move(note), ahead)
+                                : device.swap_file->read(offset, bytes, std::move(note), ahead);
+  return cpu::SwapFile::is_ahead(ticket) ? SwapTicket{.ahead = ticket}
+                                         : SwapTicket{.other = ticket};
+}
+
+void wait(const DeviceState& device, const SwapTicket& ticket) {
+  if (!device.swap_file) return;
+  device.swap_file->wait(ticket.ahead);
+  device.swap_file->wait(ticket.other);
 }
 
 /// The span of a transfer in the trace; nothing without a trace.
@@ -46,10 +54,10 @@ cpu::SwapFile::SpanInfo note_of(const Device& device,
 }  // namespace
 
 SwapTicket start_swap(const Tensor& from, const Tensor& to,
-                      std::initializer_list<std::string_view> name) {
+                      std::initializer_list<std::string_view> name, bool ahead) {
   const Device& device = from.device();
   device.compute().synchronize();  // queued kernels may still use the memory
-  const SwapTicket ticket = push(from, to, note_of(device, name));
+  const SwapTicket ticket = push(from, to, note_of(device, name), ahead);
   if (is_on_file(from))
     count_read(from);
   else
@@ -58,17 +66,16 @@ SwapTicket start_swap(const Tensor& from, const Tensor& to,
 }
 
 void wait_for_swap(const Device& device, SwapTicket ticket) {
-  const DeviceState& state = DeviceState::of(device);
-  if (!state.swap_file) return;
   std::optional<TraceSpan> span;
   if (device.trace() && !is_swapped(device, ticket))
     span.emplace(device.compute(), "wait for disk", Trace::Kind::wait);
-  state.swap_file->wait(ticket);
+  wait(DeviceState::of(device), ticket);
 }
 
 bool is_swapped(const Device& device, SwapTicket ticket) {
   const DeviceState& state = DeviceState::of(device);
-  return !state.swap_file || state.swap_file->is_done(ticket);
+  return !state.swap_file ||
+         (state.swap_file->is_done(ticket.ahead) && state.swap_file->is_done(ticket.other));
 }
 
 void count_read(const Tensor& file) {
@@ -76,9 +83,7 @@ void count_read(const Tensor& file) {
 }
 
 void read_counted(const Tensor& file, const Tensor& memory) {
-  const SwapTicket ticket = push(file, memory, {});
-  const DeviceState& state = DeviceState::of(file.device());
-  if (state.swap_file) state.swap_file->wait(ticket);
+  wait(DeviceState::of(file.device()), push(file, memory, {}, /*ahead=*/false));
 }
 
 std::string swap_description(const Device& device) {

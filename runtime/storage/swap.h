@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -9,18 +10,27 @@
 
 namespace zg {
 
-/// Identifies a transfer between memory and Space::file that start_swap() has queued.
-using SwapTicket = int64_t;
+/// Identifies transfers between memory and Space::file that start_swap() has queued.
+struct SwapTicket {
+  int64_t ahead = 0, other = 0;  ///< the last one of each queue; 0: none
+
+  /// After this the ticket identifies the transfers of both.
+  void add(const SwapTicket& ticket) {
+    ahead = std::max(ahead, ticket.ahead);
+    other = std::max(other, ticket.other);
+  }
+};
 
 /// Queues a copy from a tensor in Space::file to one in memory, or from memory to Space::file. Both
 /// must have the same numel and dtype and be on one device. Transfers run in the order of the
-/// calls, on a worker thread of the device. The memory must not be used until wait_for_swap(). A
+/// calls, on a worker thread of the device. One with `ahead` overtakes those in the queue if they
+/// touch neither its memory nor its blocks. The memory must not be used until wait_for_swap(). A
 /// meta device counts the bytes and moves none. The parts of `name` are joined for traces. If there
 /// are none, traces show the name of the current NameScope.
 ZG_API SwapTicket start_swap(const Tensor& from, const Tensor& to,
-                             std::initializer_list<std::string_view> name = {});
-/// Blocks until this transfer and all before it are done. Throws FileError if the disk failed or
-/// returned other bytes than were written.
+                             std::initializer_list<std::string_view> name = {}, bool ahead = false);
+/// Blocks until these transfers are done. Throws FileError if the disk failed or returned other
+/// bytes than were written.
 ZG_API void wait_for_swap(const Device& device, SwapTicket ticket);
 /// Whether wait_for_swap() would return, or throw, at once.
 ZG_API bool is_swapped(const Device& device, SwapTicket ticket);

@@ -51,28 +51,47 @@ void SwapFile::reserve(int64_t bytes) {
   if (whole <= reserved_) return;
   // The lock prevents new jobs. After the wait the worker is idle, so checksums_ may be resized.
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return done_ == pushed_; });
+  changed_.wait(lock, [&] {
+    return std::ranges::all_of(queues_, [](const Queue& q) { return q.done == q.pushed; });
+  });
   if (failure_) std::rethrow_exception(failure_);
   io_->reserve(whole);
   checksums_.resize(static_cast<size_t>(whole / block), 0);
   reserved_ = whole;
 }
 
-SwapFile::Ticket SwapFile::read(int64_t offset, std::span<std::byte> to, SpanInfo span) {
-  return push({offset, to.data(), static_cast<int64_t>(to.size()), false, std::move(span)});
+SwapFile::Ticket SwapFile::read(int64_t offset, std::span<std::byte> to, SpanInfo span,
+                                bool ahead) {
+  return push({offset, to.data(), static_cast<int64_t>(to.size()), false, std::move(span)}, ahead);
 }
 
-SwapFile::Ticket SwapFile::write(int64_t offset, std::span<const std::byte> from, SpanInfo span) {
+SwapFile::Ticket SwapFile::write(int64_t offset, std::span<const std::byte> from, SpanInfo span,
+                                 bool ahead) {
   return push({offset, const_cast<std::byte*>(from.data()), static_cast<int64_t>(from.size()), true,
-               std::move(span)});
+               std::move(span)},
+              ahead);
 }
 
-SwapFile::Ticket SwapFile::push(Job job) {
+SwapFile::Part SwapFile::part_of(const Job& job) {
+  const int64_t end = job.offset + job.bytes;
+  return {.first = job.offset / block,
+          .last = (end + block - 1) / block,
+          .begin = job.offset,
+          .end = end,
+          .memory = job.memory,
+          .writes = job.writes};
+}
+
+SwapFile::Ticket SwapFile::push(Job job, bool ahead) {
   Ticket ticket = 0;
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
-    ticket = ++pushed_;
+    const auto conflicts = [part = part_of(job)](const Job& other) {
+      return part.conflicts_with(part_of(other));
+    };
+    const size_t index = ahead && std::ranges::none_of(queues_[1].jobs, conflicts) ? 0 : 1;
+    queues_[index].jobs.push_back(std::move(job));
+    ticket = 2 * ++queues_[index].pushed + static_cast<Ticket>(index);
   }
   changed_.notify_all();
   return ticket;
@@ -80,35 +99,28 @@ SwapFile::Ticket SwapFile::push(Job job) {
 
 void SwapFile::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return done_ >= ticket; });
+  changed_.wait(lock, [&] { return queue_of(ticket).done >= ticket / 2; });
   if (failure_) std::rethrow_exception(failure_);
 }
 
 bool SwapFile::is_done(Ticket ticket) {
   const std::lock_guard lock(mutex_);
-  return done_ >= ticket || failure_;
+  return queue_of(ticket).done >= ticket / 2 || failure_;
 }
 
 // After a failure no request is served: reads would return wrong bytes.
 void SwapFile::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !jobs_.empty() || busy_ > 0; });
+    changed_.wait(lock, [&] {
+      return stop_ || busy_ > 0 || !queues_[0].jobs.empty() || !queues_[1].jobs.empty();
+    });
     if (stop_) return give_up();
     if (!failure_) {
-      std::optional<Job> job;
-      const Ticket ticket = pushed_ - static_cast<Ticket>(jobs_.size()) + 1;
-      if (!jobs_.empty()) {
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
-      }
       lock.unlock();
       std::exception_ptr failure;
       try {
-        if (job)
-          split(*job, ticket);
-        else
-          finish_one();
+        if (!split_next(queues_.size())) finish_one();
       } catch (...) {
         failure = std::current_exception();
       }
@@ -117,14 +129,33 @@ void SwapFile::serve() {
     }
     if (!failure_) continue;
     give_up();
-    jobs_.clear();
-    done_ = pushed_;
+    for (Queue& queue : queues_) {
+      queue.jobs.clear();
+      queue.done = queue.pushed;
+    }
     changed_.notify_all();
   }
 }
 
+bool SwapFile::split_next(size_t queues) {
+  std::unique_lock lock(mutex_);
+  for (size_t index = 0; index < queues; ++index) {
+    Queue& queue = queues_[index];
+    if (queue.jobs.empty()) continue;
+    const Job& job = queue.jobs.front();  // stays until it is divided, for push()
+    const int64_t number = queue.pushed - static_cast<int64_t>(queue.jobs.size()) + 1;
+    lock.unlock();
+    split(job, 2 * number + static_cast<Ticket>(index));
+    lock.lock();
+    queue.jobs.pop_front();
+    return true;
+  }
+  return false;
+}
+
 void SwapFile::split(const Job& job, Ticket ticket) {
-  unfinished_.push_back(1);  // counts the call itself, until all its requests are made
+  // Counts the call itself, until all its requests are made.
+  queue_of(ticket).unfinished.push_back(1);
   if (job.span.trace)
     traced_.push_back({.ticket = ticket,
                        .span = job.span,
@@ -132,13 +163,15 @@ void SwapFile::split(const Job& job, Ticket ticket) {
                        .bytes = job.bytes,
                        .begin_ns = job.span.trace->now_ns()});
   const int64_t step = io_->request_bytes() / block;
-  const int64_t end = job.offset + job.bytes, last = (end + block - 1) / block;
-  for (int64_t first = job.offset / block; first < last; first += step) {
+  const Part all = part_of(job);
+  for (int64_t first = all.first; first < all.last; first += step) {
+    while (!is_ahead(ticket) && split_next(1)) {
+    }
     const int64_t begin = std::max(job.offset, first * block);
     start({.first = first,
-           .last = std::min(last, first + step),
+           .last = std::min(all.last, first + step),
            .begin = begin,
-           .end = std::min(end, (first + step) * block),
+           .end = std::min(all.end, (first + step) * block),
            .memory = job.memory + (begin - job.offset),
            .writes = job.writes},
           ticket);
@@ -190,7 +223,7 @@ void SwapFile::submit(int slot, const Part& part, bool direct, Ticket ticket) {
       slot, {part.first * block, blocks.data(), static_cast<int64_t>(blocks.size()), part.writes});
   place.busy = true;
   ++busy_;
-  ++unfinished_[static_cast<size_t>(ticket - done_ - 1)];
+  ++unfinished(ticket);
 }
 
 bool SwapFile::Part::conflicts_with(const Part& other) const {
@@ -236,23 +269,30 @@ void SwapFile::finish_one() {
   finish_request(slot.ticket);
 }
 
+int& SwapFile::unfinished(Ticket ticket) {
+  Queue& queue = queue_of(ticket);
+  return queue.unfinished[static_cast<size_t>(ticket / 2 - queue.done - 1)];
+}
+
 void SwapFile::finish_request(Ticket ticket) {
-  --unfinished_[static_cast<size_t>(ticket - done_ - 1)];
-  if (unfinished_.front() > 0) return;
-  Ticket done = done_;
-  for (; !unfinished_.empty() && unfinished_.front() == 0; unfinished_.pop_front()) ++done;
-  record(done);
+  Queue& queue = queue_of(ticket);
+  --unfinished(ticket);
+  int64_t done = queue.done;
+  for (; !queue.unfinished.empty() && queue.unfinished.front() == 0; queue.unfinished.pop_front())
+    ++done;
+  if (done == queue.done) return;
+  record(2 * done + ticket % 2);
   {
     const std::lock_guard lock(mutex_);
-    done_ = done;
+    queue.done = done;
   }
   changed_.notify_all();
 }
 
-// Calls overlap in time and end in order, so each span begins where the previous one ended.
+// Calls overlap in time, so each span begins where the previous one ended.
 void SwapFile::record(Ticket done) {
-  for (; !traced_.empty() && traced_.front().ticket <= done; traced_.pop_front()) {
-    const Traced& call = traced_.front();
+  std::erase_if(traced_, [&](const Traced& call) {
+    if (is_ahead(call.ticket) != is_ahead(done) || call.ticket > done) return false;
     Trace& trace = *call.span.trace;
     const int64_t end_ns = trace.now_ns();
     trace.span({.rank = call.span.rank,
@@ -263,7 +303,8 @@ void SwapFile::record(Ticket done) {
                 .end_ns = end_ns,
                 .arguments = {{"bytes", call.bytes}}});
     last_end_ns_ = end_ns;
-  }
+    return true;
+  });
 }
 
 // Waits for the requests in progress, because they use the callers' memory.
@@ -274,7 +315,7 @@ void SwapFile::give_up() noexcept {
     busy_ = 0;  // no request is in progress any more
   }
   for (Slot& slot : slots_) slot.busy = false;
-  unfinished_.clear();
+  for (Queue& queue : queues_) queue.unfinished.clear();
   traced_.clear();
 }
 

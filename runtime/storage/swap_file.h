@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -21,12 +22,13 @@ namespace zg::cpu {
 /// open it, and the system removes it when the process ends. A worker thread divides calls into
 /// requests and keeps queue_depth of them in progress. Meanwhile it computes the checksums of other
 /// requests: every block has a checksum, kept in memory. Requests for the same blocks or the same
-/// memory are done in the order of the calls. A request uses the caller's memory if that is aligned
-/// for direct I/O. Other memory, and partial blocks at the ends of a range, go through aligned
-/// buffers of queue_depth * block_size bytes.
+/// memory are done in the order of the calls. Apart from that, requests of calls with `ahead` come
+/// first. A request uses the caller's memory if that is aligned for direct I/O. Other memory, and
+/// partial blocks at the ends of a range, go through aligned buffers of queue_depth * block_size
+/// bytes.
 class SwapFile {
  public:
-  using Ticket = int64_t;
+  using Ticket = int64_t;  ///< 2 * the call's number in its queue, from 1, + the queue's index
   /// The trace, rank and name of the span that a call records. Without a trace nothing is recorded.
   struct SpanInfo {
     std::shared_ptr<Trace> trace = {};
@@ -44,12 +46,14 @@ class SwapFile {
   void reserve(int64_t bytes);
 
   /// The memory must stay valid until wait() of the ticket has returned.
-  Ticket read(int64_t offset, std::span<std::byte> to, SpanInfo span);
-  Ticket write(int64_t offset, std::span<const std::byte> from, SpanInfo span);
-  /// Returns when this call and all before it are done. Throws FileError if one of them failed, or
-  /// if a block that was read does not have the checksum of the bytes written there. Every later
-  /// call throws the same error.
+  Ticket read(int64_t offset, std::span<std::byte> to, SpanInfo span, bool ahead);
+  Ticket write(int64_t offset, std::span<const std::byte> from, SpanInfo span, bool ahead);
+  /// Returns when this call and all before it in its queue are done. Throws FileError if one of
+  /// them failed, or if a block that was read does not have the checksum of the bytes written
+  /// there. Every later call throws the same error.
   void wait(Ticket ticket);
+  /// Whether the call is in the queue that comes first.
+  static bool is_ahead(Ticket ticket) { return ticket % 2 == 0; }
   /// True also after a failure, because then no more transfers are done.
   bool is_done(Ticket ticket);
 
@@ -91,8 +95,11 @@ class SwapFile {
     Part part{};
     Ticket ticket = 0;
   };
-  Ticket push(Job job);
+  static Part part_of(const Job& job);
+  Ticket push(Job job, bool ahead);
   void serve();
+  /// Divides a call of the first of the queues [0, queues) that is not empty; false: all are empty.
+  bool split_next(size_t queues);
   void split(const Job& job, Ticket ticket);
   void start(const Part& part, Ticket ticket);
   void submit(int slot, const Part& part, bool direct, Ticket ticket);
@@ -100,6 +107,7 @@ class SwapFile {
   int free_slot_for(const Part& part);
   void finish_one();
   void finish_request(Ticket ticket);
+  int& unfinished(Ticket ticket);
   void record(Ticket done);
   void give_up() noexcept;
   std::span<std::byte> blocks_of(int slot) const;
@@ -114,14 +122,18 @@ class SwapFile {
   // Used by the worker thread only.
   std::vector<Slot> slots_;
   int busy_ = 0;
-  std::deque<int> unfinished_;  // number of unfinished requests of call done_ + 1 + index
   std::deque<Traced> traced_;
   int64_t last_end_ns_ = 0;  // end of the last traced span
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  Ticket pushed_ = 0, done_ = 0;
+  struct Queue {
+    std::deque<Job> jobs;
+    int64_t pushed = 0, done = 0;
+    std::deque<int> unfinished;  // requests of call done + 1 + index; used by the worker only
+  };
+  Queue& queue_of(Ticket ticket) { return queues_[is_ahead(ticket) ? 0 : 1]; }
+  std::array<Queue, 2> queues_;  // 0: calls with `ahead` that overtake all in 1; 1: the others
   bool stop_ = false;
   std::exception_ptr failure_;
   std::thread worker_;

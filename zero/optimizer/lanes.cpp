@@ -78,6 +78,7 @@ Streaming::Lane lane_of(const Storage& storage, const StateTensors& states, size
   return {.tensor = states[lane],
           .loads = lane != values && !storage.updated,
           .saves = lane != sums_lane(storage) && !storage.updated,
+          .ahead = lane == values || (lane == masters_lane && storage.values_are_masters),
           .to_host = is_updated_by_host(storage),
           .unit = storage.name,
           .state = lane == masters_lane ? "masters"

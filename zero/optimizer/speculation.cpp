@@ -29,7 +29,7 @@ Tensor zeros_like(const Tensor& tensor) {
 
 Speculation::Speculation(std::vector<Storage>& storages, size_t units, const Config& config,
                          const Device& device, int ranks)
-    : config_(config), device_(device) {
+    : config_(config), device_(device), buffers_(std::make_shared<StreamingBuffers>(device)) {
   int64_t left = config.offload.speculation;
   const PurposeScope purpose(device, Purpose::optimizer);
   for (size_t i = 0; i < storages.size(); ++i) {
@@ -59,11 +59,12 @@ Speculation::Speculation(std::vector<Storage>& storages, size_t units, const Con
 }
 
 void Speculation::expect(int64_t micro_batches, const OptimizerStep& step) {
+  cancel();
   expected_ = {micro_batches, step};
 }
 
 void Speculation::begin(int64_t done) {
-  if (!expected_ || done + 1 != expected_->micro_batches || work_.empty()) return;
+  if (streaming_ || !expected_ || done + 1 != expected_->micro_batches || work_.empty()) return;
   next_ = 0;
   for (const Shadow& shadow : shadows_) shadow.storage->summed = false;
   std::vector<Streaming::Part> parts;
@@ -78,8 +79,7 @@ void Speculation::begin(int64_t done) {
   }
   const PurposeScope purpose(device_, Purpose::optimizer);
   const NameScope name(device_, "states on their way");
-  streaming_ = nullptr;
-  streaming_ = std::make_unique<Streaming>(std::move(parts), device_);
+  streaming_ = std::make_unique<Streaming>(std::move(parts), device_, buffers_);
 }
 
 void Speculation::advance(StateReader* reader) {
@@ -116,7 +116,6 @@ void Speculation::update_next(StateReader* reader) {
 
 bool Speculation::settle(const OptimizerStep& step, StateReader* reader) {
   if (!streaming_) return false;
-  streaming_->finish();
   streaming_ = nullptr;
   if (pause_ > 0) {
     --pause_;

@@ -31,19 +31,22 @@ class Speculation {
 
   /// The step that will follow the last of `micro_batches` micro-batches of this rank.
   void expect(int64_t micro_batches, const OptimizerStep& step);
-  /// Backward begins, after `done` micro-batches of the step. In the last one it starts to read.
+  /// A forward or backward begins, after `done` micro-batches of the step. That of the last one
+  /// starts to read.
   void begin(int64_t done);
   /// Updates the next chunk of states if its gradients are complete and the states are read.
   /// `reader` as in update().
   void advance(StateReader* reader);
   void complete(StateReader* reader);  ///< backward has ended: updates the other chunks
   /// Exchanges states and shadows if this is the expected step. Returns true if it must be redone.
+  /// Does not wait for the last writes, which continue during the next forward.
   bool settle(const OptimizerStep& step, StateReader* reader);
   void cancel();  ///< the states were changed, or the step was dropped
 
   int64_t redone() const { return redone_; }
   const SwapCount& redo_io() const { return redo_io_; }
   std::vector<Tensor> shadows() const;
+  const std::shared_ptr<StreamingBuffers>& buffers() const { return buffers_; }
 
  private:
   struct Shadow {
@@ -67,6 +70,7 @@ class Speculation {
   std::vector<Work> work_;  // in the order in which backward completes gradients
   size_t next_ = 0;         // in work_
   std::optional<Expected> expected_;
+  const std::shared_ptr<StreamingBuffers> buffers_;
   std::unique_ptr<Streaming> streaming_;  // null except from begin() to settle()
   int64_t redone_ = 0, in_a_row_ = 0;     // redone steps: all, and since one that was not
   int64_t pause_ = 0;                     // steps that are not speculated yet

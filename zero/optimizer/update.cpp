@@ -58,7 +58,7 @@ void update_gathered(Storage& storage, const Tensor& all_sums, const OptimizerSt
 /// Streams the states of all storages through buffers, in the order of the update, without those of
 /// parameters that are updated whole. A skipped step moves the same bytes.
 Streaming stream_states(std::span<const Storage> storages, const Config& config,
-                        const Device& device) {
+                        const Device& device, std::shared_ptr<StreamingBuffers> buffers) {
   std::vector<Streaming::Part> parts;
   for (const Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
@@ -68,7 +68,7 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
   }
   const PurposeScope purpose(device, Purpose::optimizer);
   const NameScope name(device, "states on their way");
-  return Streaming(std::move(parts), device);
+  return Streaming(std::move(parts), device, std::move(buffers));
 }
 
 }  // namespace
@@ -170,13 +170,14 @@ bool device_decides(std::span<const Storage> storages, const Optimizers& optimiz
 }
 
 void update(std::span<Storage> storages, const Optimizers& optimizers, const OptimizerStep& step,
-            const Config& config, const Device& device, Communicator& comm, StateReader* reader) {
+            const Config& config, const Device& device, Communicator& comm, StateReader* reader,
+            std::shared_ptr<StreamingBuffers> buffers) {
   std::vector<Communicator::Ticket> tickets;
   for (Storage& storage : storages) storage.zero_unfolded(device.compute());
   HostStream host(device);
   if (std::any_of(storages.begin(), storages.end(), leaves_stream))
     device.compute().synchronize();  // the host or another stream reads the gradient accumulators
-  Streaming streaming = stream_states(storages, config, device);
+  Streaming streaming = stream_states(storages, config, device, std::move(buffers));
   // By optimizer: the ranges of all storages that are updated by one call.
   std::map<size_t, std::vector<OptimizerRange>> together;
   for (Storage& storage : storages) {
@@ -194,11 +195,11 @@ void update(std::span<Storage> storages, const Optimizers& optimizers, const Opt
         !streams(storage) && kernels_reach(storage.sums) && !all_sums && !gathers && !reader;
     update_gathered(storage, all_sums, step, config, device, comm, reader);
     for (const Chunk& chunk : chunks_of(storage, config)) {
-      const std::vector<Tensor>& states = streaming.next();
       if (storage.updated) {
-        streaming.keep();
+        streaming.skip();
         continue;
       }
+      const std::vector<Tensor>& states = streaming.next();
       if (reader) reader->wait_until_read(storage, storage.state_begin + chunk.begin + chunk.numel);
       const Optimizer& optimizer = *optimizers.all()[chunk.optimizer].optimizer;
       const bool applies = step.stream.empty() || has_stream(optimizer, step.stream);

@@ -73,9 +73,9 @@ bool device_decides(std::span<const Storage> storages, const Optimizers& optimiz
 /// parameters that stay whole. A parameter without a gradient is updated with a zero gradient. A
 /// skipped step changes nothing but has the same collectives, so memory and traffic do not depend
 /// on values. If `reader` is not null, a state is overwritten only after it has been read. Storages
-/// that are updated already take the same memory for buffers.
+/// that are updated already take the same memory for buffers. `buffers`: reused; null: new ones.
 void update(std::span<Storage> storages, const Optimizers& optimizers, const OptimizerStep& step,
             const Config& config, const Device& device, Communicator& comm,
-            StateReader* reader = nullptr);
+            StateReader* reader = nullptr, std::shared_ptr<StreamingBuffers> buffers = nullptr);
 
 }  // namespace zg::zero

@@ -229,6 +229,11 @@ Communicator::Ticket Reducer::scatter(const Tensor& whole, const Tensor& sums,
   return last;
 }
 
+void Reducer::note_sums() {
+  for (const Leaf& leaf : in_flight_)
+    if (comm_.is_done(leaf.last) && !leaf.sums) leaf.storage->summed = true;
+}
+
 void Reducer::wait_for(size_t in_flight) {
   while (in_flight_.size() > in_flight) {
     Leaf& first = in_flight_.front();

@@ -65,6 +65,8 @@ class Reducer {
   /// is released after use.
   void reduce(Storage& storage, std::span<const Parameter* const> parameters,
               std::span<Tensor> gradients);
+  /// Sets Storage::summed where a leaf has been added to the accumulators. Does not wait.
+  void note_sums();
   /// Ends a micro-batch: sends the leaves of small parameters of several units, and waits for all
   /// leaves.
   void finish();

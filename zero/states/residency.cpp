@@ -115,8 +115,8 @@ void Residency::gather(size_t index) {
     if (passes_through)
       state.shards[i] =
           Tensor::empty(values.shard.shape(), values.shard.dtype(), device, host_space(device));
-    state.read = start_swap(values.shard, passes_through ? state.shards[i] : values.whole,
-                            {storage.name, " values"});
+    state.read.add(start_swap(values.shard, passes_through ? state.shards[i] : values.whole,
+                              {storage.name, " values"}, /*ahead=*/true));
   }
 }
 

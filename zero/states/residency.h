@@ -49,7 +49,7 @@ class Residency {
     bool gathering = false;
     std::vector<Communicator::Ticket> tickets;
     std::array<Tensor, 2> shards;  // shards stored in a file are read into these
-    SwapTicket read = 0;
+    SwapTicket read = {};
   };
   void gather(size_t storage);
   void exchange(size_t storage);

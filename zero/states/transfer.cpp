@@ -111,20 +111,34 @@ bool Streaming::Lane::moves() const {
   return tensor && (in_file(tensor) || (to_host && !host_reaches(tensor)));
 }
 
-Streaming::Streaming(std::vector<Part> parts, const Device& device)
-    : device_(device), parts_(std::move(parts)) {
+StreamingBuffers::~StreamingBuffers() {
+  try {
+    wait_for_swap(device, last);
+  } catch (const Error&) {  // ignored: the next wait throws it again
+  }
+}
+
+Streaming::Streaming(std::vector<Part> parts, const Device& device,
+                     std::shared_ptr<StreamingBuffers> buffers)
+    : device_(device),
+      parts_(std::move(parts)),
+      buffers_(buffers ? std::move(buffers) : std::make_shared<StreamingBuffers>(device)) {
+  ready_.fill(buffers_->last);
   if (parts_.empty()) return;
-  for (size_t set = 0; set < std::min(buffers_.size(), parts_.size()); ++set) {
-    Buffers& buffers = buffers_[set];
-    buffers.resize(parts_[0].size());
-    for (size_t lane = 0; lane < buffers.size(); ++lane) {
-      Tensor largest;
+  const auto fits = [](const Tensor& tensor, const Tensor& into) {
+    return into && tensor.numel() <= into.numel();
+  };
+  for (size_t set = 0; set < std::min(buffers_->sets.size(), parts_.size()); ++set) {
+    std::vector<Tensor>& buffers_of = buffers_->sets[set];
+    buffers_of.resize(parts_[0].size());
+    for (size_t lane = 0; lane < buffers_of.size(); ++lane) {
+      Tensor& buffer = buffers_of[lane];
+      Tensor largest = buffer;
       for (const Part& part : parts_)
-        if (part[lane].moves() && (!largest || part[lane].tensor.numel() > largest.numel()))
-          largest = part[lane].tensor;
-      if (largest)
-        buffers[lane] =
-            Tensor::empty({largest.numel()}, largest.dtype(), device, host_space(device));
+        if (part[lane].moves() && !fits(part[lane].tensor, largest)) largest = part[lane].tensor;
+      if (!largest || fits(largest, buffer)) continue;
+      wait_for_swap(device, buffers_->last);  // the drive may still use the smaller one
+      buffer = Tensor::empty({largest.numel()}, largest.dtype(), device, host_space(device));
     }
   }
   for (const Part& part : parts_)
@@ -132,6 +146,7 @@ Streaming::Streaming(std::vector<Part> parts, const Device& device)
       if (lane.moves() && !in_file(lane.tensor) && !copies_)
         copies_ = device.make_stream("offload");
   load(0, /*from_file=*/true);
+  if (!copies_) load(1, /*from_file=*/true);
   load(0, /*from_file=*/false);
 }
 
@@ -139,7 +154,7 @@ std::vector<Tensor> Streaming::in_memory(size_t index) const {
   std::vector<Tensor> tensors;
   for (const Lane& lane : parts_[index])
     tensors.push_back(lane.moves()
-                          ? buffers_[index % 2][tensors.size()].flat(0, lane.tensor.numel())
+                          ? buffers_->sets[index % 2][tensors.size()].flat(0, lane.tensor.numel())
                           : lane.tensor);
   return tensors;
 }
@@ -151,7 +166,8 @@ void Streaming::load(size_t index, bool from_file) {
     if (const Lane& from = parts_[index][lane];
         from.moves() && from.loads && in_file(from.tensor) == from_file) {
       if (from_file) {
-        ready_[index % 2] = start_swap(from.tensor, memory[lane], {from.unit, " ", from.state});
+        ready_[index % 2].add(start_swap(from.tensor, memory[lane], {from.unit, " ", from.state}));
+        buffers_->last.add(ready_[index % 2]);
       } else {
         wait_for_swap(device_, written_[index % 2]);  // the disk may still read this set
         queue_copy(from.tensor, memory[lane], from);
@@ -189,19 +205,10 @@ void Streaming::await_copies() {
                .arguments = {{"bytes", done.bytes}}});
 }
 
-Streaming::~Streaming() {
-  for (const SwapTicket ticket : {ready_[0], ready_[1], last_}) {
-    try {
-      wait_for_swap(device_, ticket);
-    } catch (const Error&) {  // ignored: the caller that waited for this ticket has got the error
-    }
-  }
-}
-
 const std::vector<Tensor>& Streaming::next() {
   // The copies into this set and out of the other set are done; the disk can fill the other set.
   await_copies();
-  load(next_ + 1, /*from_file=*/true);
+  if (copies_) load(next_ + 1, /*from_file=*/true);
   wait_for_swap(device_, ready_[next_ % 2]);
   load(next_ + 1, /*from_file=*/false);
   return current_ = in_memory(next_);
@@ -211,12 +218,20 @@ void Streaming::keep() {
   for (size_t lane = 0; lane < current_.size(); ++lane)
     if (const Lane& to = parts_[next_][lane]; to.moves() && to.saves) {
       if (in_file(to.tensor))
-        last_ = written_[next_ % 2] = ready_[next_ % 2] =
-            start_swap(current_[lane], to.to ? to.to : to.tensor, {to.unit, " ", to.state});
+        last_.add(start_swap(current_[lane], to.to ? to.to : to.tensor, {to.unit, " ", to.state},
+                             to.ahead));
       else
         queue_copy(current_[lane], to.tensor, to);
     }
+  buffers_->last.add(last_);
+  ready_[next_ % 2].add(last_);
+  written_[next_ % 2] = last_;
+  skip();
+}
+
+void Streaming::skip() {
   ++next_;
+  if (!copies_) load(next_ + 1, /*from_file=*/true);  // after the set was written
 }
 
 void Streaming::finish() {

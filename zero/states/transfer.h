@@ -50,10 +50,22 @@ void convert(const Tensor& from, const Tensor& to);
 /// Rounds values to bf16, to nearest even, and keeps them as f32.
 void round_to_bf16(std::span<float> values);
 
+/// The two sets of host buffers of a Streaming, by lane. Another Streaming on the same device may
+/// take them over, also while the first one's transfers run.
+struct StreamingBuffers {
+  explicit StreamingBuffers(const Device& device) : device(device) {}
+  ~StreamingBuffers();  ///< waits for running transfers; ignores their errors
+  StreamingBuffers(const StreamingBuffers&) = delete;
+
+  const Device device;
+  std::array<std::vector<Tensor>, 2> sets;
+  SwapTicket last = {};  ///< all transfers from or to them
+};
+
 /// Iterates over chunks of tensors, some of which are in a file, or in an accelerator's memory
 /// while the CPU computes on them. These tensors go through two sets of host buffers: while the
-/// caller computes on one set, the results in the other set are written back and the next chunk is
-/// read into it.
+/// caller computes on one set, the results in the other set are written back and the chunk after
+/// the next is read into it.
 class Streaming {
  public:
   /// One tensor of a computation. An absent tensor keeps its index.
@@ -61,6 +73,7 @@ class Streaming {
     Tensor tensor;
     bool loads = true;     ///< false: it is only written
     bool saves = true;     ///< false: it is only read
+    bool ahead = false;    ///< its results are written before other queued transfers
     bool to_host = false;  ///< the CPU computes on it, after the device's queued work
     Tensor to = {};        ///< the file to which results are written; absent: `tensor`
     /// Its name in a trace. Both strings must outlive the streaming.
@@ -71,10 +84,10 @@ class Streaming {
   using Part = std::vector<Lane>;  ///< the tensors of one computation; every part has the same
                                    ///< number of lanes
 
-  /// Allocates the buffers, with the device's current Purpose, and starts to fill them.
-  Streaming(std::vector<Part> parts, const Device& device);
-  /// Waits for running transfers, because the buffers are freed; ignores their errors.
-  ~Streaming();
+  /// Starts to fill `buffers`; null: its own. Allocates, with the device's current Purpose, those
+  /// that are absent or too small.
+  Streaming(std::vector<Part> parts, const Device& device,
+            std::shared_ptr<StreamingBuffers> buffers = nullptr);
   Streaming(const Streaming&) = delete;
 
   /// Whether next() returns without a wait for the file.
@@ -84,11 +97,11 @@ class Streaming {
   /// Call it when the computation on the chunk from next() is queued or done. It starts the writes
   /// to the file.
   void keep();
+  void skip();  ///< replaces next() and keep() for a chunk that stays as it is
   /// Waits until every chunk given to keep() is written back. After it the buffers may be freed.
   void finish();
 
  private:
-  using Buffers = std::vector<Tensor>;  // by lane
   std::vector<Tensor> in_memory(size_t index) const;
   void load(size_t index, bool from_file);
   void queue_copy(const Tensor& from, const Tensor& to, const Lane& lane);
@@ -98,11 +111,11 @@ class Streaming {
   const std::vector<Part> parts_;
   size_t next_ = 0;
   std::vector<Tensor> current_;
-  std::array<Buffers, 2> buffers_;
-  std::array<SwapTicket, 2> ready_{};    // after this ticket the set is filled or can be filled
+  const std::shared_ptr<StreamingBuffers> buffers_;
+  std::array<SwapTicket, 2> ready_;      // after this ticket the set is filled or can be filled
   std::array<SwapTicket, 2> written_{};  // after this ticket the set's results are on the disk
-  SwapTicket last_ = 0;
-  std::unique_ptr<Stream> copies_;  // copies to and from an accelerator, in order; null: none
+  SwapTicket last_ = {};                 // all writes of results
+  std::unique_ptr<Stream> copies_;       // copies to and from an accelerator, in order; null: none
   /// The copies since the last await_copies(), for a trace.
   struct Queued {
     std::string names;

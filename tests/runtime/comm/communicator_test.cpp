@@ -1,5 +1,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 
+#include <latch>
+
 #include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/device_state.h"
@@ -120,6 +122,18 @@ TEST_CASE("collectives that a rank queues without waiting complete in order") {
     comm.wait(tickets.back());
     for (const Tensor& full : fulls)
       if (full.to_host<float>() != std::vector<float>{0, 1}) throw ShapeError("gather");
+  });
+}
+
+TEST_CASE("a collective is done once every rank has queued it") {
+  std::latch seen(1);
+  run_local(2, [&](Communicator& comm, const Device&) {
+    if (comm.rank() == 1) seen.wait();
+    const Communicator::Ticket ticket = comm.barrier("x");
+    const bool early = comm.rank() == 0 && comm.is_done(ticket);
+    if (comm.rank() == 0) seen.count_down();
+    comm.wait(ticket);
+    if (early || !comm.is_done(ticket)) throw ShapeError(early ? "done early" : "not done");
   });
 }
 

@@ -119,8 +119,9 @@ TEST_CASE(
     std::vector<uint8_t> on_disk(size, 0), in_memory = random_bytes(random, size);
     fill_zero(file, device.compute());
     copy(Tensor::from(in_memory, {size}, device), memory, device.compute());
-    SwapTicket last = 0;
+    SwapTicket last;
     for (int i = 0; i < 2000; ++i) {
+      const bool ahead = random() % 2;
       // Half of the transfers are whole, aligned blocks, which need no buffer.
       const int64_t grain = random() % 2 ? 4096 : 1;
       const auto draw = [&](int64_t most) {
@@ -129,10 +130,10 @@ TEST_CASE(
       const int64_t count = std::max(grain, draw(20'000));
       const int64_t place = draw(size - count), from = draw(size - count);
       if (random() % 2) {
-        last = start_swap(memory.flat(from, count), file.flat(place, count));
+        last.add(start_swap(memory.flat(from, count), file.flat(place, count), {}, ahead));
         std::copy_n(in_memory.begin() + from, count, on_disk.begin() + place);
       } else {
-        last = start_swap(file.flat(place, count), memory.flat(from, count));
+        last.add(start_swap(file.flat(place, count), memory.flat(from, count), {}, ahead));
         std::copy_n(on_disk.begin() + place, count, in_memory.begin() + from);
       }
     }
@@ -141,6 +142,30 @@ TEST_CASE(
     copy(file, memory, device.compute());
     CHECK(memory.to_host<uint8_t>() == on_disk);
   }
+}
+
+TEST_CASE("a swap transfer ahead is done before those in the queue, unless they touch its bytes") {
+  const TemporaryFolder folder;
+  const Device device = device_on(folder.path(), 4096, 1);
+  constexpr int64_t size = 8 << 20;
+  const Tensor file = swapped_tensor(device, size + 4096),
+               memory = Tensor::empty({size}, DType::u8, device),
+               other = Tensor::empty({4096}, DType::u8, device);
+  fill_zero(file, device.compute());
+  const auto overtakes = [&](int64_t place, const Tensor& into, int attempts) {
+    for (int i = 0; i < attempts; ++i) {
+      SwapTicket queued = start_swap(memory, file.flat(0, size));
+      queued.add(start_swap(file.flat(0, size), memory));
+      wait_for_swap(device, start_swap(file.flat(place, 4096), into, {}, /*ahead=*/true));
+      const bool overtook = !is_swapped(device, queued);
+      wait_for_swap(device, queued);
+      if (overtook) return true;
+    }
+    return false;
+  };
+  CHECK(overtakes(size, other, 50));
+  CHECK(!overtakes(size - 4096, other, 3));
+  CHECK(!overtakes(size, memory.flat(size - 4096, 4096), 3));
 }
 
 TEST_CASE(

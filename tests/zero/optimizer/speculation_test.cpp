@@ -7,6 +7,7 @@
 
 #include "tests/support/cover.h"
 #include "tests/support/error_message.h"
+#include "tests/support/file_limit.h"
 #include "tests/support/planned.h"
 #include "tests/zero/training_run.h"
 #include "zerograd/runtime/storage/swap.h"
@@ -175,19 +176,22 @@ TEST_CASE("after two redone steps in a row speculation pauses for 2, 4, 8 steps"
         std::vector<int64_t>{1, 1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6});
 }
 
-TEST_CASE("during backward speculation reads and writes what a step without it does at its end") {
+TEST_CASE(
+    "until backward ends speculation reads and writes what a step without it does at its end") {
   Config config = speculating_on_drive();
   const auto moved = [](const Config& config) {
     SpeculatingEngine run(config);
     std::vector<int64_t> bytes;
     run.engine.expect_step(1, 1e-2f);
     const SwapCount begin = swapped(run.device);
+    run.engine.tape();
+    const int64_t before = swapped(run.device).read - begin.read;
     run_micro_batch(run.engine, random_gradients(run.toy.trainable(), 1));
     const SwapCount between = swapped(run.device);
     run.engine.step(1e-2f);
     const SwapCount end = swapped(run.device);
     return std::vector<int64_t>{between.read - begin.read, between.written - begin.written,
-                                end.read - between.read, end.written - between.written};
+                                end.read - between.read, end.written - between.written, before};
   };
   const std::vector<int64_t> early = moved(config);
   config.offload.speculation = 0;
@@ -198,6 +202,9 @@ TEST_CASE("during backward speculation reads and writes what a step without it d
   CHECK(early[3] == 0);
   CHECK(early[0] == late[0] + late[2]);
   CHECK(early[1] == late[3]);
+  // Two of its chunks of 64 elements are read before forward: masters and two moments, in blocks.
+  CHECK(late[4] == 0);
+  CHECK(early[4] == 6 * 4096);
 }
 
 TEST_CASE(
@@ -283,6 +290,29 @@ TEST_CASE("a save has the states from when it began, while speculation exchanges
       CHECK(read == before);
       CHECK(run.engine.speculated()->redone == 0);
     }
+}
+
+TEST_CASE(
+    "a write that the drive refuses is an error of the next step at the latest, and of a save") {
+  for (const bool saves : {false, true}) {
+    const TemporaryFolder folder;
+    SpeculatingEngine run(speculating_on_drive());
+    const auto step = [&](uint64_t number) {
+      run.engine.expect_step(1, 1e-2f);
+      run_micro_batch(run.engine, random_gradients(run.toy.trainable(), number));
+      run.engine.step(1e-2f);
+    };
+    step(0);
+    CHECK_ERROR(FileError, "cannot be written: File too large", {
+      {
+        const FileLimit limit(0);
+        step(1);
+      }
+      if (saves) zero::save_checkpoint(folder.path(), run.engine, {.steps = 2});
+      step(2);
+    });
+    CHECK(!std::filesystem::exists(folder.path() + "/manifest.json"));
+  }
 }
 
 TEST_CASE("shadows are states at rest, of as many units as fit into the limit") {
