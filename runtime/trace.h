@@ -82,6 +82,9 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
     Stream& stream;  ///< of the call; its work is done
     std::string track, name;
     std::span<const Output> outputs;
+    /// The ranks that take part in a collective, and when this one's program called it.
+    std::span<const int> ranks = {};
+    int64_t queued_ns = 0;
   };
   /// Called after each call of a device that records in this trace, on the thread of the call. It
   /// may change the tensors. It must not throw.

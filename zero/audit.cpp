@@ -3,6 +3,7 @@
 #include <link.h>
 #include <unistd.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -49,9 +50,11 @@ uint64_t sum_of(uint64_t key, int64_t first, std::span<const Word> words) {
 
 std::string hex(uint64_t sum) { return fmt::format("{:016x}", sum); }
 
-// JSON has no NaN and no infinities.
-Json json_number(double value) {
-  return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", std::fabs(value)));
+// The shortest text that is read as this float or double. JSON has no NaN and no infinities.
+template <class Real>
+Json number(Real value) {
+  const std::string text = std::isnan(value) ? "nan" : fmt::format("{}", value);
+  return std::isfinite(value) ? Json(std::stod(text)) : Json(text);
 }
 
 // The limbs of a sum of squares that are not 0, from the highest, as INDEX:LIMB in hex. A granule
@@ -116,11 +119,11 @@ struct AuditState final : StepObserver {
   void step_ends(float rate, int64_t micro_batches, const StepResult& result) override;
   void begin_step();
   void forget();
-  std::optional<std::string> write(const TrainedStep& step, int64_t first_sample, bool is_last);
+  std::optional<std::string> write(const TrainedStep& step, bool is_last);
   void open();
   void append(Json& record);
-  Json units() const;
-  Json sum_of_data();
+  void add_units(Json& record) const;
+  void add_data(Json& record) const;
 
   Engine& engine;
   const AuditOptions options;
@@ -130,8 +133,10 @@ struct AuditState final : StepObserver {
   std::optional<AuditedOps> ops;  // of the step that runs
   std::optional<LineFile> file;   // on rank 0
   std::string previous;           // hash of the last record
-  uint64_t data = 0;              // of this rank's micro-batches of the step
-  bool has_data = false, is_lost = false;
+  // This rank's micro-batches of the step:
+  uint64_t data = 0;
+  int64_t first_sample = INT64_MAX, end_sample = 0;
+  bool is_lost = false, has_warned = false;
   int64_t next = -1;  // the step of the next record
   // If the engine's steps write the records:
   bool is_new = false;              // no micro-batch since begin_step()
@@ -148,9 +153,18 @@ std::unique_ptr<Communicator> group_of(Communicator& world, const std::string& p
   return world.group(all, "audit " + path);
 }
 
+// Floats get the shortest text that is read as the same float.
+Json shortened(Json json) {
+  if (json.is_structured())
+    for (Json& each : json) each = shortened(std::move(each));
+  else if (json.is_number_float() && json == json.get<float>())
+    json = number(json.get<float>());
+  return json;
+}
+
 // The program's settings, or else the engine's.
 Json settings_of(const Engine& engine, const AuditOptions& options) {
-  Json settings = parse_json_object<Json>(options.settings, "audit: settings");
+  const Json settings = parse_json_object<Json>(options.settings, "audit: settings");
   if (!settings.empty()) return settings;
   const Config& config = engine.config();
   const UpdateOptions& update = config.update;
@@ -198,7 +212,7 @@ Json layout_of(const Engine& engine, const AuditOptions& options) {
 AuditState::AuditState(Engine& engine, const AuditOptions& options)
     : engine(engine),
       options(options),
-      settings(settings_of(engine, options)),
+      settings(shortened(settings_of(engine, options))),
       layout(layout_of(engine, options)),
       group(group_of(engine.world(), options.path)),
       host(Device::cpu(engine.world().rank(), {.threads = 1, .separate = true})) {
@@ -213,42 +227,51 @@ Audit::Audit(Engine& engine, const AuditOptions& options) {
 
 Audit::~Audit() = default;
 
-// The checksums of the model's units, in its order. Every rank sends those of the elements that it
-// counts, and null for a unit without such ones.
-Json AuditState::units() const {
-  Json sums = Json::object();
-  const auto add = [&sums](const std::string& unit, const Json& sum) {
-    Json& whole = sums[unit];
-    if (!sum.is_null()) whole = sum.get<uint64_t>() + (whole.is_null() ? 0 : whole.get<uint64_t>());
-  };
-  for (const auto& unit : engine.store().units()) add(printable(unit->name, 200), nullptr);
-  engine.visit_masters([&](const Parameter& parameter, int64_t begin, std::span<const float> x) {
-    uint64_t sum = 0;
-    const uint64_t key = hash_name(parameter.name.c_str());
-    for (int64_t i = begin; !x.empty();) {
-      const auto run = std::min<size_t>(x.size(), static_cast<size_t>(parameter.slice.run_left(i)));
-      sum += sum_of(key, parameter.slice.whole_index(i), x.first(run));
-      x = x.subspan(run);
-      i += static_cast<int64_t>(run);
+// The checksums of the model's units, in its order, and of copies that differ. Each rank sends
+// those of its parameters. The length of its text depends on no value, so that a plan knows it.
+void AuditState::add_units(Json& record) const {
+  // Range, sum, and 1 if this rank counts them, by parameter.
+  std::vector<std::array<uint64_t, 3>> held(engine.store().parameters().size());
+  engine.visit_masters(
+      [&](const Parameter& parameter, int64_t begin, std::span<const float> x, bool is_counted) {
+        auto& [range, sum, counted] = held[static_cast<size_t>(parameter.index)];
+        counted = is_counted;
+        const uint64_t key = hash_name(parameter.name.c_str());
+        for (int64_t i = begin; !x.empty();) {
+          const int64_t left = parameter.slice.run_left(i), at = parameter.slice.whole_index(i);
+          const auto run = x.first(std::min(x.size(), static_cast<size_t>(left)));
+          range += scrambled(static_cast<uint64_t>(at) + 1) * run.size();
+          sum += sum_of(key, at, run);
+          x = x.subspan(run.size());
+          i += std::ssize(run);
+        }
+      });
+  Json own = Json::array();
+  for (const auto& unit : engine.store().units())
+    for (const Parameter* parameter : unit->parameters) {
+      const auto& [range, sum, counted] = held[static_cast<size_t>(parameter->index)];
+      own.push_back({printable(unit->name, 200), printable(parameter->name, 200), hex(range),
+                     hex(sum), counted});
     }
-    add(printable(parameter.unit->name, 200), sum);
-  });
-  if (group) {
-    // Padded, so that a plan knows the length: it has this rank's units only.
-    constexpr size_t block = 4096;
-    std::string text = sums.dump();
-    text.resize((text.size() + block - 1) / block * block, ' ');
-    const std::vector<std::string> texts = gather_texts(*group, text);
-    if (on_meta()) return {};
-    sums.clear();
-    for (const std::string& of_rank : texts)
-      for (const Json own = Json::parse(of_rank); const auto& [unit, sum] : own.items())
-        add(unit, sum);
-  }
-  Json units = Json::object();
-  for (const auto& [unit, sum] : sums.items())
-    if (!sum.is_null()) units[unit] = hex(sum);
-  return units;
+  const auto texts = group ? gather_texts(*group, own.dump()) : std::vector{own.dump()};
+  if (on_meta() || world().rank() > 0) return;
+  std::map<std::string, std::pair<size_t, Json>> firsts;  // rank and sum, by name and range
+  Json sums = Json::object(), copies;
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    for (const Json of_rank = Json::parse(texts[rank]); const Json& one : of_rank) {
+      const std::string unit = one[0], name = one[1], range = one[2], sum = one[3];
+      Json& whole = sums[unit];
+      if (one[4] == 1)
+        whole = std::stoull(sum, nullptr, 16) + (whole.is_null() ? 0 : whole.get<uint64_t>());
+      const auto& [first, first_sum] =
+          firsts.emplace(name + range, std::pair(rank, sum)).first->second;
+      if (sum == first_sum) continue;
+      copies[name][fmt::format("rank_{}", first)] = first_sum;
+      copies[name][fmt::format("rank_{}", rank)] = sum;
+    }
+  for (const auto& [unit, sum] : sums.items())  // null: mirrors only
+    if (!sum.is_null()) record["units"][unit] = hex(sum);
+  if (!copies.is_null()) record["copies"] = copies;
 }
 
 void Audit::add(std::span<const Tensor> tensors, int64_t first_sample, int64_t samples) {
@@ -258,7 +281,8 @@ void Audit::add(std::span<const Tensor> tensors, int64_t first_sample, int64_t s
   const Mesh* mesh = s.engine.mesh();
   // Stages and tensor ranks have equal batches.
   if (s.on_meta() || (mesh && (mesh->stage > 0 || mesh->tensor_rank > 0))) return;
-  s.has_data = s.has_data || !tensors.empty();
+  s.first_sample = std::min(s.first_sample, first_sample);
+  s.end_sample = std::max(s.end_sample, first_sample + samples);
   for (size_t k = 0; k < tensors.size(); ++k) {
     const Tensor& x = tensors[k];
     if (!x || x.numel() == 0) continue;
@@ -274,17 +298,23 @@ void Audit::add(std::span<const Tensor> tensors, int64_t first_sample, int64_t s
   }
 }
 
-// Null: no rank had data. The halves are added as two numbers, so that no sum overflows.
-Json AuditState::sum_of_data() {
-  std::vector<int64_t> sums = {static_cast<int64_t>(data & 0xffffffff),
-                               static_cast<int64_t>(data >> 32), has_data ? 1 : 0};
+// Null: no rank has called Audit::add(), or none with tensors.
+void AuditState::add_data(Json& record) const {
+  std::vector<int64_t> words = {first_sample, end_sample, static_cast<int64_t>(data)};
   if (group) {
-    const Tensor all = Tensor::from(sums, {3}, host);
-    group->wait(group->all_reduce(all, "data of a step"));
-    sums = all.to_host<int64_t>();
+    const Tensor all = Tensor::empty({3 * group->size()}, DType::i64, host);
+    group->wait(group->all_gather(Tensor::from(words, {3}, host), all, "data of a step"));
+    words = all.to_host<int64_t>();
   }
-  if (sums[2] == 0) return {};
-  return hex(static_cast<uint64_t>(sums[0]) + (static_cast<uint64_t>(sums[1]) << 32));
+  int64_t first = first_sample, end = 0;
+  uint64_t sum = 0;
+  for (size_t i = 0; i < words.size(); i += 3) {
+    first = std::min(first, words[i]);
+    end = std::max(end, words[i + 1]);
+    sum += static_cast<uint64_t>(words[i + 2]);
+  }
+  record["samples"] = first < end ? Json{first, end} : Json();
+  record["data"] = sum ? Json(hex(sum)) : Json();
 }
 
 void AuditState::append(Json& record) {
@@ -307,8 +337,8 @@ void AuditState::open() {
                    {"device", name_of(engine.device().type())}}},
                  {"settings", settings},
                  {"layout", layout},
-                 {"before_step", next},
-                 {"units", units()}};
+                 {"before_step", next}};
+  add_units(record);
   if (on_meta() || world().rank() > 0 || is_lost) return;
   file.reset();
   previous.clear();
@@ -332,24 +362,22 @@ void AuditState::begin_step() {
     ops.emplace(engine, options.tensor);
 }
 
-std::optional<std::string> AuditState::write(const TrainedStep& step, int64_t first_sample,
-                                             bool is_last) {
+std::optional<std::string> AuditState::write(const TrainedStep& step, bool is_last) {
   next = step.step + 1;
   Json of_ops;
   if (ops) of_ops = ops->end(group.get());
   ops.reset();  // before the exchanges of the audit itself
   const TraceSpan span(engine.device().compute(), "audit");
-  Json record = {{"step", step.step},
-                 {"samples", {first_sample, first_sample + step.samples}},
-                 {"micro_batches", step.micro_batches * engine.ranks().size()},
-                 {"data", sum_of_data()},
-                 {"rate", json_number(step.rate)},
-                 {"loss_scale", json_number(step.result.loss_scale)},
-                 {"loss", json_number(step.loss)},
-                 {"squares", limb_text(step.result.square_limbs)},
-                 {"skipped", step.result.skipped}};
+  Json record = {{"step", step.step}};
+  add_data(record);
+  record.update(Json{{"micro_batches", step.micro_batches * engine.ranks().size()},
+                     {"rate", number(static_cast<float>(step.rate))},
+                     {"loss_scale", number(step.result.loss_scale)},
+                     {"loss", number(step.loss)},
+                     {"squares", limb_text(step.result.square_limbs)},
+                     {"skipped", step.result.skipped}});
   if (!of_ops.is_null()) record["ops"] = std::move(of_ops);
-  if (next % options.interval == 0 || is_last) record["units"] = units();
+  if (next % options.interval == 0 || is_last) add_units(record);
   if (!file) return std::nullopt;
   try {
     append(record);
@@ -358,13 +386,19 @@ std::optional<std::string> AuditState::write(const TrainedStep& step, int64_t fi
     is_lost = true;
     return fmt::format("audit: {}; no more of it is written, and training goes on", error.what());
   }
-  return std::nullopt;
+  if (!record.contains("copies") || std::exchange(has_warned, true)) return std::nullopt;
+  return fmt::format(
+      "audit: after step {} copies of parameters differ: {}; a fault of a device, or "
+      "code that updates the ranks differently",
+      step.step, printable(record["copies"].dump(), 200));
 }
 
 // Forgets the micro-batches of the last step, or of one that was dropped.
 void AuditState::forget() {
   data = 0;
-  has_data = is_used = false;
+  first_sample = INT64_MAX;
+  end_sample = 0;
+  is_used = false;
   losses.clear();
 }
 
@@ -394,7 +428,7 @@ void AuditState::step_ends(float rate, int64_t micro_batches, const StepResult& 
                                   .loss = loss,
                                   .rate = rate,
                                   .result = result},
-                                 0, false))
+                                 false))
     print_line(stderr, "warning: {}", *failure);
 }
 
@@ -404,9 +438,8 @@ void Audit::begin_step() {
   state_->begin_step();
 }
 
-std::optional<std::string> Audit::write(const TrainedStep& step, int64_t first_sample,
-                                        bool is_last) {
-  return state_->write(step, first_sample, is_last);
+std::optional<std::string> Audit::write(const TrainedStep& step, bool is_last) {
+  return state_->write(step, is_last);
 }
 
 bool Audit::lost() const { return state_->is_lost; }

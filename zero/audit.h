@@ -40,7 +40,7 @@ struct AuditOptions {
 ///
 ///     zero::Audit audit(engine, {.path = "run.audit"});
 ///
-/// Its records have `data` if the program calls add() for the tensors of each micro-batch. Every
+/// Its records have `samples` and `data` if the program calls add() for each micro-batch. Every
 /// function but add(), sync() and lost() is collective over Engine::world(); rank 0 writes. The
 /// ranks exchange through a group of their own and separate devices, so Communicator::wire() and
 /// memory records do not have these bytes.
@@ -50,11 +50,14 @@ struct AuditOptions {
 /// the rate and the loss scale; `squares`, the limbs of the exact sum of the squares of the
 /// gradients (SumOfSquares); and, every interval, `units`. A checksum of parameters is the sum,
 /// over the elements, of a mixture of name, index and bits of the master. A change of one element
-/// always changes it.
+/// always changes it. Parameters that other tensor ranks have too, or in stage 0 other data ranks,
+/// are counted once. The copies are compared with them: `copies` has the checksums, by rank, of
+/// those that differ, and is absent if none does.
 ///
-/// `ops` has, in the order of time, this rank's masters before the step, and each output by rank,
-/// track of a trace and number there: "0/compute/17 backward block.0 linear: matmul c f32 [44,
-/// 96]". Kernels that a collective calls are left out. A plan does not have the exchange of `ops`.
+/// `ops` has each rank's masters before the step, and each output by rank, track of a trace and
+/// number there: "0/compute/17 backward block.0 linear: matmul c f32 [44, 96]". They are in the
+/// order of the program: a rank's outputs follow those of lower ranks since the last collective of
+/// both. Kernels that a collective calls are left out. A plan does not have the exchange of `ops`.
 class ZG_API Audit {
  public:
   /// The first step opens the file. Before step 0 it replaces an old one. Before a later step,
@@ -74,9 +77,10 @@ class ZG_API Audit {
   /// Called before each step by a program that writes the records itself, as Trainer does: then the
   /// engine's steps write none. Forgets the micro-batches of a step that was dropped.
   void begin_step();
-  /// After Engine::step(). `is_last`: no step of the run follows. If the file cannot be written,
-  /// the rest of the trail is lost, not the run: returns a warning, once.
-  std::optional<std::string> write(const TrainedStep& step, int64_t first_sample, bool is_last);
+  /// After Engine::step(). `is_last`: no step of the run follows. Returns a warning, once each, if
+  /// copies differ, and if the file cannot be written: then the rest of the trail is lost, not the
+  /// run.
+  std::optional<std::string> write(const TrainedStep& step, bool is_last);
   bool lost() const;  ///< records are missing, because the file could not be written
   /// Waits until the file is on the disk: before a checkpoint that lies behind its records.
   void sync();

@@ -1,7 +1,6 @@
 #include "zerograd/zero/audit_ops.h"
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/storage/checksum.h"
@@ -56,6 +55,15 @@ void AuditedOps::note(const Trace::Call& call) {
                 : "collective";
   std::string track = call.track;
   std::erase(track, ' ');
+  // A collective is where the program calls it: after its inputs, and before those that wait for
+  // it.
+  const int64_t ns = is_kernel ? device.trace()->now_ns() : call.queued_ns;
+  if (!is_kernel) {
+    const std::lock_guard lock(mutex_);
+    std::string id = fmt::format("{}/{}", track, calls_[track]++);
+    for (const int rank : call.ranks) id += fmt::format(" {}", rank);
+    entries_.push_back({.ns = ns, .call = std::move(id)});
+  }
   for (const auto& [name, tensor] : call.outputs) {
     if (!tensor || tensor.numel() == 0) continue;
     std::span<const std::byte> bytes(tensor.raw(), static_cast<size_t>(tensor.bytes()));
@@ -66,8 +74,7 @@ void AuditedOps::note(const Trace::Call& call) {
       call.stream.synchronize();
       bytes = copied;
     }
-    // The clock of all processes of a machine, so that a call comes after those that it depends on.
-    add(std::chrono::steady_clock::now().time_since_epoch().count(), track, place,
+    add(ns, track, place,
         fmt::format("{} {} {} {}", call.name, name, tensor.dtype(), tensor.shape()), bytes);
   }
 }
@@ -75,17 +82,15 @@ void AuditedOps::note(const Trace::Call& call) {
 void AuditedOps::note_masters() {
   const Parameter* current = nullptr;
   std::vector<float> values;
-  // In the model's order, before all that has a time.
-  const int64_t stage = engine_.mesh() ? engine_.mesh()->stage : 0;
   const auto flush = [&] {
     if (current)
-      add(INT64_MIN + (stage << 32) + current->index, "masters",
+      add(INT64_MIN + current->index, "masters",  // in the model's order, before all with a time
           "before the step " + current->unit->name,
           fmt::format("{} f32 [{}]", current->name, values.size()),
           std::as_bytes(std::span(values)));
     values.clear();
   };
-  engine_.visit_masters([&](const Parameter& parameter, int64_t, std::span<const float> x) {
+  engine_.visit_masters([&](const Parameter& parameter, int64_t, std::span<const float> x, bool) {
     if (&parameter != current) flush();
     current = &parameter;
     values.insert(values.end(), x.begin(), x.end());
@@ -96,19 +101,37 @@ void AuditedOps::note_masters() {
 Json AuditedOps::end(Communicator* group) {
   watch_.reset();
   if (failure_) std::rethrow_exception(failure_);
-  if (group) {
-    Json own = Json::array();
-    for (const Entry& entry : entries_) own.push_back({entry.ns, entry.name, entry.hash});
-    entries_.clear();
-    for (const std::string& text : gather_texts(*group, own.dump()))
-      for (const Json& entry : Json::parse(text))
-        entries_.push_back({entry[0], entry[1], entry[2]});
-    std::ranges::stable_sort(entries_, {}, &Entry::ns);
-  }
+  std::ranges::stable_sort(entries_, {}, &Entry::ns);
+  Json own = Json::array();
+  for (const Entry& entry : entries_) own.push_back({entry.name, entry.hash, entry.call});
+  std::vector<Json> ranks;
+  for (const std::string& text : group ? gather_texts(*group, own.dump()) : std::vector{own.dump()})
+    ranks.push_back(Json::parse(text));
+  std::map<std::string, size_t> members;  // by collective, those that have not left it
+  for (const Json& entries : ranks)
+    for (const Json& entry : entries) ++members[entry[2]];
+  std::vector<size_t> at(ranks.size());
   Json ops = Json::object();  // names differ by their numbers: no search for an equal one
-  for (Entry& entry : entries_)
-    ops.get_ref<Json::object_t&>().emplace_back(std::move(entry.name), std::move(entry.hash));
-  return ops;
+  // Each rank goes on to its next collective; those leave one that all have reached. If ranks call
+  // collectives in different orders, none is such, and those at the first by name leave it.
+  for (;;) {
+    std::map<std::string, std::vector<size_t>> arrived;
+    for (size_t rank = 0; rank < ranks.size(); ++rank)
+      for (; at[rank] < ranks[rank].size(); ++at[rank]) {
+        const Json& entry = ranks[rank][at[rank]];
+        if (entry[2] != "") {
+          arrived[entry[2]].push_back(rank);
+          break;
+        }
+        ops.get_ref<Json::object_t&>().emplace_back(entry[0], entry[1]);
+      }
+    if (arrived.empty()) return ops;
+    auto leaves = std::ranges::find_if(
+        arrived, [&](const auto& call) { return call.second.size() == members[call.first]; });
+    if (leaves == arrived.end()) leaves = arrived.begin();
+    for (const size_t rank : leaves->second) ++at[rank];
+    members[leaves->first] -= leaves->second.size();
+  }
 }
 
 }  // namespace zg::zero

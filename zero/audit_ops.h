@@ -25,16 +25,17 @@ class AuditedOps {
   AuditedOps(const AuditedOps&) = delete;
   AuditedOps& operator=(const AuditedOps&) = delete;
 
-  /// The hashes of all ranks by name, in the order of time; collective over the group (null: one
-  /// rank).
+  /// The hashes of all ranks by name, in an order that only the program decides; collective over
+  /// the group (null: one rank).
   nlohmann::ordered_json end(Communicator* group);
 
  private:
+  /// An output; or a collective, `call`, whose outputs follow.
   struct Entry {
     int64_t ns;
-    std::string name, hash;
+    std::string name, hash, call = {};
   };
-  /// `ns` orders the outputs of all ranks. `place`: "forward block.0". `of` names the output.
+  /// `ns` orders the outputs of this rank. `place`: "forward block.0". `of` names the output.
   void add(int64_t ns, const std::string& track, const std::string& place, const std::string& of,
            std::span<const std::byte> bytes);
   void note(const Trace::Call& call);
@@ -46,7 +47,7 @@ class AuditedOps {
   bool has_own_trace_ = false;
   std::mutex mutex_;
   std::vector<Entry> entries_;
-  std::map<std::string, int64_t> counts_;  // by track
+  std::map<std::string, int64_t> counts_, calls_;  // by track
   std::exception_ptr failure_;
   std::shared_ptr<const Trace::Watch> watch_;
 };

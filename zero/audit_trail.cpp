@@ -181,10 +181,9 @@ AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first,
     const Record* other = b.step(step);
     if (!other) continue;
     result.step = compare(a.units_before(step), b.units_before(step));
-    const bool with_units = result.step.empty();
+    const bool with_units = result.step.empty(), with_ops = in_runs(step, is_layout).empty();
     const auto fields = differences(record.fields, other->fields, [&](const std::string& name) {
-      return begins(name, "ops.") ? in_runs(step, is_layout).empty()
-                                  : with_units || !begins(name, "units.");
+      return begins(name, "ops.") ? with_ops : with_units || !begins(name, "units.");
     });
     result.step.insert(result.step.end(), fields.begin(), fields.end());
     if (!result.step.empty()) {

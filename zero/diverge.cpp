@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 
 #include "zerograd/runtime/text/format.h"
@@ -77,7 +76,7 @@ std::optional<Divergence::Element> first_difference(const std::string& a, const 
     }
     const Tensor x =
         Tensor::from(bytes, {size_of(dtype)}, Device::cpu(0, {.threads = 1, .separate = true}));
-    return fmt::format("{} (0x{})", x.alias(0, {1}, dtype).item(), bits);
+    return fmt::format("{} (0x{})", static_cast<float>(x.alias(0, {1}, dtype).item()), bits);
   };
   return Divergence::Element{static_cast<int64_t>(index), shown(a), shown(b)};
 }
@@ -235,15 +234,7 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   // The step before it may have sent parameters that its own record does not have.
   const Differences ops = ops_of(std::max(begin, result.steps - 1), "");
   if (ops.empty()) return finish();
-  // Ranks write the same output at the same time: the lowest rank is named.
-  const auto no_rank = [](const AuditDifference& op) {
-    return op.field.substr(op.field.find('/'), op.field.rfind(" [") - op.field.find('/'));
-  };
-  const auto rank_of = [&](const AuditDifference& op) {
-    return no_rank(op) == no_rank(ops.front()) ? std::stoi(op.field.substr(std::strlen("ops.")))
-                                               : INT_MAX;
-  };
-  const AuditDifference first = *std::ranges::min_element(ops, {}, rank_of);
+  const AuditDifference& first = ops.front();
   const std::string name = first.field.substr(std::strlen("ops."));
   result.op = {name, first.first, first.second};
   const std::optional<DType> dtype = dtype_in(name);

@@ -168,11 +168,12 @@ class ZG_API Engine final : public ParameterSource {
   /// ranks have only parts of the model. Collective.
   std::string parameter_hash() const;
 
-  /// Visits the masters that this rank counts, in f32, a few MiB at a time: over all ranks each
-  /// element of the model once. `begin`: index of the first value in this rank's slice of the
-  /// parameter. Not collective. On a meta device it takes the same memory and visits nothing.
-  using VisitMasters =
-      std::function<void(const Parameter&, int64_t begin, std::span<const float> values)>;
+  /// Visits the masters that this rank has, in f32, a few MiB at a time. `begin`: index of the
+  /// first value in this rank's slice of the parameter. `is_counted`: over all ranks, this is so
+  /// for each element of the model once; the others are copies. Not collective. On a meta device it
+  /// takes the same memory and visits nothing.
+  using VisitMasters = std::function<void(const Parameter&, int64_t begin,
+                                          std::span<const float> values, bool is_counted)>;
   void visit_masters(const VisitMasters& visit) const;
 
   /// A state of a parameter, by its name: of Optimizer::states(), "master", or "gradient" (the

@@ -175,20 +175,23 @@ std::string Engine::parameter_hash() const {
 
 void Engine::visit_masters(const VisitMasters& visit) const {
   const int rank = state_->comm.rank();
-  const auto visit_shard = [&](const FlatUnit& flat, const Tensor& values, int64_t first) {
-    for (const FlatUnit::Piece& piece : flat.shard(rank)) {
-      if (piece.parameter->copy != Copy::own) continue;
-      int64_t begin = piece.offset;
-      read_floats(values.flat(flat.shard_begin(rank) + piece.begin - first, piece.numel()),
-                  [&](std::span<const float> chunk) {
-                    visit(*piece.parameter, begin, chunk);
-                    begin += static_cast<int64_t>(chunk.size());
-                  });
+  const auto visit_all = [&](std::span<const FlatUnit::Piece> pieces, const Tensor& values,
+                             bool is_counted) {
+    for (const auto& [parameter, position, begin, end, offset] : pieces) {
+      if (parameter->copy == Copy::mirror) continue;
+      int64_t at = offset;
+      read_floats(values.flat(begin, end - begin), [&](std::span<const float> chunk) {
+        visit(*parameter, at, chunk, is_counted && parameter->copy == Copy::own);
+        at += static_cast<int64_t>(chunk.size());
+      });
     }
   };
   for (const Storage& storage : state_->storages) {
-    visit_shard(storage.trainable.flat, storage.masters, storage.state_begin);
-    visit_shard(storage.frozen.flat, storage.frozen.shard, storage.frozen.flat.shard_begin(rank));
+    const int64_t begin = storage.state_begin, end = begin + storage.state_numel;
+    // In stage 0 each rank has all masters.
+    visit_all(storage.trainable.flat.within(begin, end), storage.masters,
+              config().stage > 0 || rank == 0);
+    visit_all(storage.frozen.flat.shard(rank), storage.frozen.shard, true);
   }
 }
 

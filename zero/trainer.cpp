@@ -455,9 +455,7 @@ std::optional<TrainedStep> TrainerState::attempt() {
   if (!scored) position.score = done.loss;
   observe(TrainerMoment::step_done, no_batch);
   if (audit)
-    if (const auto failure =
-            audit->write(done, position.samples - done.samples, engine.steps() == options.steps))
-      warn(*failure);
+    if (const auto warning = audit->write(done, engine.steps() == options.steps)) warn(*warning);
   return done;
 }
 

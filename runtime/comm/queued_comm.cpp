@@ -291,7 +291,9 @@ void QueuedCommunicator::record(const Job& job, Ticket ticket, int64_t begin_ns)
                    .stream = *stream_,
                    .track = span.track,
                    .name = span.name,
-                   .outputs = outputs_of(job)});
+                   .outputs = outputs_of(job),
+                   .ranks = members_.ranks,
+                   .queued_ns = job.queued_ns});
   job.trace->span(std::move(span));
 }
 

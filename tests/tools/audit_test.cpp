@@ -144,6 +144,8 @@ TEST_CASE("audit refuses what it cannot compare") {
   check_refused("audit " + folder.path(), 5, " cannot be read: Is a directory");
   write_file(folder / "empty", "");
   check_refused("audit " + one + " " + (folder / "empty"), 5, "empty: expected the records of an ");
+  CHECK(contains(zerograd(small_run + "--steps 1 --audit " + one).error,
+                 "--audit: replaces " + one + ", which has 3 lines\n"));
   rebuild(late, "\"command\":[", "\"command\":[7,");
   check_refused("diverge " + late + " " + late, 5,
                 "late: line 1: command: expected words, got [7,");

@@ -1,20 +1,15 @@
 // The records of an audit: settings, checksums of data and of units, ops.
+#include <chrono>
+#include <cmath>
 #include <set>
+#include <thread>
 
 #include "tests/support/error_message.h"
 #include "tests/zero/audited.h"
+#include "tests/zero/mesh_toy.h"
+#include "zerograd/runtime/comm/mesh.h"
 
 namespace zg::testing {
-namespace {
-
-std::string fields_of(const std::vector<zero::AuditDifference>& differences) {
-  std::string fields;
-  for (const zero::AuditDifference& difference : differences) fields += difference.field + " ";
-  return fields;
-}
-
-}  // namespace
-
 TEST_CASE_FIXTURE(Audited, "each setting of an engine that changes bits is recorded") {
   const auto begun = [&](const zero::Config& config) {
     const Net net;
@@ -147,6 +142,106 @@ TEST_CASE_FIXTURE(Audited, "one changed datum is named, also in a row of another
   options.micro_batch = 1;
   options.accumulation = 4;
   CHECK_FALSE(contains(text_of(compare(one, train(-1, "other"))), "data"));
+}
+
+TEST_CASE_FIXTURE(Audited, "numbers are the shortest texts that are read as the same float") {
+  const Net net;
+  zero::Engine engine(net.store, Device::cpu());
+  zero::Audit audit(engine, {.path = at("numbers")});
+  audit.begin_step();
+  const std::pair<double, const char*> losses[] = {{0.1f, "0.10000000149011612"},
+                                                   {-HUGE_VAL, "\"-inf\""},
+                                                   {HUGE_VAL, "\"inf\""},
+                                                   {-std::nan(""), "\"nan\""}};
+  for (int64_t step = 0; step < 4; ++step)
+    audit.write({.step = step, .loss = losses[step].first, .rate = 0.01f}, false);
+  const AuditTrail trail = AuditTrail::read(at("numbers"));
+  for (int64_t step = 0; step < 4; ++step) {
+    CHECK(value_of(*trail.step(step), "loss") == losses[step].second);
+    CHECK(value_of(*trail.step(step), "rate") == "0.01");
+    CHECK(value_of(*trail.step(step), "samples") == "null");
+  }
+  CHECK(value_of(trail.records[0], "settings.betas") == "[0.9,0.95]");
+  CHECK(value_of(trail.records[0], "settings.epsilon") == "1e-08");
+}
+
+/// Two steps of the toy on a mesh, with ops of step 1.
+struct AuditedMesh : Audited {
+  MeshShape shape = {2, 2, 2};
+  int stage = 1, late_rank = -1;
+  int changed_rank = -1;  // whose copy of unit.5.gain gets another last element before step 1
+
+  AuditTrail trained() const {
+    run_local(shape.ranks(), [&](Communicator& world, const Device& device) {
+      const Mesh mesh(world, shape);
+      const MeshToy toy(mesh);
+      zero::Engine engine(toy.store, mesh, device, {.stage = stage, .clip_norm = 0.0f});
+      zero::Audit audit(engine,
+                        {.path = at("mesh"), .interval = 1, .first_op_step = 1, .end_op_step = 2});
+      for (int64_t step = 0; step < 2; ++step) {
+        if (step == 1 && world.rank() == changed_rank) {
+          const Parameter& gain = *toy.store.find("unit.5.gain");
+          const auto held = engine.held(gain, zero::Engine::State::master);
+          const float other = 7.0f;
+          engine.write_held(gain, zero::Engine::State::master, {held.end - 1, held.end},
+                            {&other, 1});
+        }
+        for (int g = mesh.data_rank; g < 4; g += shape.data) {
+          if (world.rank() == late_rank) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          mesh_micro_batch(engine, static_cast<uint64_t>(step * 10 + g));
+        }
+        engine.step(1e-2f);
+      }
+    });
+    return AuditTrail::read(at("mesh"));
+  }
+};
+
+TEST_CASE_FIXTURE(AuditedMesh, "copies that differ are named with their ranks") {
+  std::string ranks;
+  SUBCASE("of tensor ranks") {
+    changed_rank = 7;
+    ranks = "6 7";
+  }
+  SUBCASE("of tensor ranks, one stage") {
+    shape = {2, 1, 2};
+    changed_rank = 3;
+    ranks = "2 3";
+  }
+  SUBCASE("of data ranks in stage 0") {
+    shape = {4, 1, 1};
+    stage = 0;
+    changed_rank = 2;
+    ranks = "0 2";
+  }
+  const int changed = std::exchange(changed_rank, -1);
+  const AuditTrail good = trained();
+  for (const AuditTrail::Record& record : good.records)
+    for (const auto& [name, value] : record.fields) CHECK_FALSE(name.starts_with("copies."));
+  changed_rank = changed;
+  const AuditComparison found = compare(good, trained());
+  CHECK(found.differs_at == 1);
+  const std::string fields = fields_of(found.step), copy = "copies.unit.5.gain.rank_";
+  CAPTURE(fields);
+  CHECK(contains(fields, copy + ranks[0] + " " + copy + ranks[2] + " "));
+  CHECK(fields.find(copy) == fields.rfind(copy + ranks[0]));
+  // The first output that differs is the changed master.
+  const size_t first = fields.find("ops.");
+  REQUIRE(first != std::string::npos);
+  CHECK(fields.substr(first + 4, 10) == std::to_string(changed) + "/masters/");
+  CHECK(contains(fields.substr(first, 80), "before the step unit.5: unit.5.gain f32 ["));
+}
+
+TEST_CASE_FIXTURE(AuditedMesh, "ops have an order that only the program decides") {
+  const AuditTrail one = trained();
+  for (const int late : {0, 3, 7}) {
+    late_rank = late;
+    const AuditTrail other = trained();
+    std::string names[2];
+    for (const auto& [name, hash] : one.step(1)->fields) names[0] += name + "\n";
+    for (const auto& [name, hash] : other.step(1)->fields) names[1] += name + "\n";
+    CHECK(names[0] == names[1]);
+  }
 }
 
 TEST_CASE_FIXTURE(Audited, "masters in ops are in the order of the model and of the ranks") {

@@ -33,4 +33,18 @@ inline std::string text_of(const AuditComparison& comparison) {
   return text;
 }
 
+/// A field of a step's record, or of its run's; "" without it.
+inline std::string value_of(const AuditTrail::Record& record, const std::string& field) {
+  for (const auto& [name, value] : record.fields)
+    if (name == field) return value;
+  return "";
+}
+
+/// "loss squares "
+inline std::string fields_of(const std::vector<zero::AuditDifference>& differences) {
+  std::string fields;
+  for (const zero::AuditDifference& difference : differences) fields += difference.field + " ";
+  return fields;
+}
+
 }  // namespace zg::testing

@@ -139,6 +139,7 @@ Json json_of(const Differences& differences) {
 }
 
 std::string range_of(const std::vector<int64_t>& steps) {
+  if (steps.size() == 1) return fmt::format("step {}", steps.front());
   return steps.empty()
              ? "no step"
              : fmt::format("{} steps, {} to {}", steps.size(), steps.front(), steps.back());
@@ -173,7 +174,8 @@ int report(const Arguments& arguments, const AuditTrail& a, const AuditTrail& b,
   print_all(found.settings);
   print_all(found.layout);
   if (found.differs_at && found.settings.empty())
-    print_line(stdout, "  no recorded setting differs: a fault, or other code, data or libraries");
+    print_line(stdout, "  no recorded setting differs: {}a fault, or other code, data or libraries",
+               found.layout.empty() ? "" : "a layout that rounds differently, ");
   return found.differs_at || found.equal.empty() ? is_different : 0;
 }
 
@@ -225,15 +227,22 @@ int audit(const std::vector<std::string>& words) {
     return status;
   }
   std::vector<int64_t> steps;
-  for (const AuditTrail::Record& record : trail.records)
+  int status = 0;
+  for (const AuditTrail::Record& record : trail.records) {
     if (record.is_step) steps.push_back(record.step);
+    const auto copy = std::ranges::find_if(
+        record.fields, [](const auto& field) { return field.first.starts_with("copies."); });
+    if (copy == record.fields.end() || std::exchange(status, is_different)) continue;
+    print_line(stdout, "line {}: after step {} copies of a parameter differ: {}: {}", record.line,
+               record.step, copy->first, copy->second);
+  }
   print_line(stdout, "{}: the chain of {} records holds: {}{}", trail.path, trail.records.size(),
              range_of(steps), trail.is_cut ? "; a last record is not whole" : "");
   for (size_t i = 1; i < trail.records.size(); ++i)
     if (const AuditTrail::Record& record = trail.records[i]; !record.is_step)
       print_line(stdout, "  line {}: resumed before step {}{}", record.line, record.step,
                  trail.step(record.step - 1) ? "" : ", steps before it are missing");
-  return 0;
+  return status;
 }
 
 int diverge(const std::vector<std::string>& words) {

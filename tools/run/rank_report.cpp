@@ -6,6 +6,8 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -53,6 +55,10 @@ constexpr int stop_reasons[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, kill_switch};
 }  // namespace
 
 void Rank::open_outputs() {
+  if (is_first() && engine_->steps() == 0 && std::filesystem::is_regular_file(options_.audit.path))
+    if (std::ifstream old(options_.audit.path); old.peek() != EOF)
+      print_line(stderr, "--audit: replaces {}, which has {} lines", options_.audit.path,
+                 std::count(std::istreambuf_iterator(old), {}, '\n'));
   // Until the next validation, retention uses the loss of the last validation, also after a resume.
   if (options_.eval_interval > 0) trainer_->set_score(trainer_->position().score);
   if (is_first() && !options_.metrics.empty())

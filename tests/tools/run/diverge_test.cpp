@@ -69,6 +69,30 @@ TEST_CASE("diverge compares two command lines, in one of which a bit flips") {
   }
 }
 
+TEST_CASE("a bit that flips in the copy of a tensor rank is found in its step") {
+  const TemporaryFolder folder;
+  const std::string audit = folder / "audit", ranks = run + "--ranks 2 --tensor-parallel 2";
+  const std::string flip = " --inject rank=1,step=3,fault=flip,at=1,kind=";
+  for (const std::string kind : {"parameter,bit=20", "moment,bit=30"}) {
+    const Result result = diverged(folder, {ranks, ranks + flip + kind});
+    CAPTURE(result.json.dump());
+    CHECK(result.json["step"] == 3);
+    CHECK(contains(result.json["fields"].dump(), "\"copies.transformer.wpe.weight.rank_1\""));
+    CHECK(contains(result.json["op"]["field"],
+                   kind.starts_with("parameter") ? "1/masters/1 " : "1/compute/"));
+  }
+  // The run itself says so, and its record.
+  const std::string warning = "after step 3 copies of parameters differ: {\"";
+  const Outcome flipped =
+      zerograd(ranks + " --audit-interval 4 --audit " + audit + flip + "moment,bit=30");
+  CHECK(flipped.status == 0);
+  CHECK(contains(flipped.error,
+                 "warning: --audit: " + warning + "transformer.wpe.weight\":{\"rank_0\":\""));
+  CHECK(contains(checked(called("audit " + audit), 1).out,
+                 "line 5: after step 3 copies of a parameter differ: "
+                 "copies.transformer.wpe.weight.rank_0: \""));
+}
+
 TEST_CASE("a bit that flipped in a recorded run is a fault of this run") {
   const TemporaryFolder folder;
   const std::string one = folder / "one", other = folder / "other";
