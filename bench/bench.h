@@ -71,9 +71,11 @@ struct ZG_API Row {
   std::vector<double> seconds;  ///< mean time of one run in each sample, sorted
   Bound bound;
   std::string unmeasured;  ///< reason why there are no seconds
+  double others = 0.0;     ///< share of the cores' time that other programs used meanwhile
 
   double quantile(double q) const;  ///< quantile of `seconds`, nearest sample; q = 0.5: the median
-  /// 100 x the bound's seconds / quantile(q). Absent if one of them is.
+  /// 100 x the bound's seconds / quantile(q). Absent if one of them is, and if other programs were
+  /// busy (`others` above 0.1), because the limit was not measured beside them.
   std::optional<double> percent_of_limit(double q) const;
   /// "L2": the processor's cache that holds the operands from run to run. Empty unless the median
   /// exceeds a memory limit by more than the noise (5 %).
@@ -82,7 +84,9 @@ struct ZG_API Row {
 
 struct ReportOptions {
   Effort effort = {};
-  std::optional<Limits> limits = {};  ///< measured before; absent: the constructor measures them
+  /// Measured before, or Limits{} for rows without percentages. Absent: the constructor measures
+  /// them.
+  std::optional<Limits> limits = {};
 };
 
 /// The rows of one device with its limits. For several thread counts, or several devices of one
@@ -124,5 +128,42 @@ ZG_API std::string table(const std::vector<Report>& reports);
 ZG_API std::string json(const std::vector<Report>& reports);
 /// Writes json() to a file. Throws FileError when that fails.
 ZG_API void write_json(const std::string& path, const std::vector<Report>& reports);
+
+// Two versions of a kernel.
+
+/// Samples, in seconds, of two versions that were measured one after the other.
+struct Round {
+  std::vector<double> before, after;
+};
+
+enum class Verdict : uint8_t { noise, faster, slower };
+ZG_API const char* name_of(Verdict verdict);  ///< "within noise", "faster", "slower"
+
+struct Change {
+  double ratio = 1.0;            ///< after / before: the median over the rounds, of medians
+  double low = 1.0, high = 1.0;  ///< 99.9 % of repeated measurements lie between these
+  Verdict verdict = Verdict::noise;
+};
+/// The change of a kernel's time. The interval comes from 4000 draws (bootstrap): of rounds, or of
+/// the samples if there is one round. A version is slower or faster if the whole interval differs
+/// from 1 by more than `least`. One process may place memory or threads better than the next: so
+/// measure each round in new processes, or choose a `least` of 0.05. Throws ConfigError without
+/// samples.
+ZG_API Change change_of(const std::vector<Round>& rounds, double least);
+
+/// Two files that write_json() wrote.
+struct RecordPair {
+  std::string before, after;
+};
+struct ComparedRow {
+  std::string name;  ///< first cells of the table: case, shape, dtype and threads
+  std::vector<Round> rounds;
+  Change change;
+};
+/// The rows that two records have in common; each pair of records is a round. Throws FileError for
+/// a file that is not a record, and ConfigError if the records have no row in common.
+ZG_API std::vector<ComparedRow> compare(const std::vector<RecordPair>& records, double least);
+/// The Markdown table that `zerograd bench compare` prints.
+ZG_API std::string table_of_changes(const std::vector<ComparedRow>& rows);
 
 }  // namespace zg::bench

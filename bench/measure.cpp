@@ -1,15 +1,21 @@
 #include "bench/measure.h"
 
+#include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
 
 #include "bench/operands.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/matmul/peak.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
@@ -78,6 +84,53 @@ std::vector<double> measure(const Device& device, const std::function<void()>& r
   if (!effort.sample_seconds)
     longer.sample_seconds = 2e-3;  // much longer than the wait for the device takes
   return measure(run, longer, finish);
+}
+
+namespace {
+
+/// CPU seconds that all programs used on the cores of this process since the system started.
+double busy_seconds() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 0.0;
+  std::ifstream file("/proc/stat");
+  double ticks = 0.0;
+  std::string name;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    words >> name;
+    if (name.size() < 4 || !name.starts_with("cpu")) continue;
+    const int core = std::atoi(name.c_str() + 3);
+    if (core >= CPU_SETSIZE || !CPU_ISSET(core, &cores)) continue;
+    double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, soft_irq = 0, steal = 0;
+    words >> user >> nice >> system >> idle >> wait >> irq >> soft_irq >> steal;
+    ticks += user + nice + system + irq + soft_irq + steal;
+  }
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+/// CPU seconds of this process and of its children that have ended.
+double own_seconds() {
+  double seconds = 0.0;
+  for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage use{};
+    getrusage(who, &use);
+    for (const timeval& time : {use.ru_utime, use.ru_stime})
+      seconds += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  }
+  return seconds;
+}
+
+}  // namespace
+
+OtherPrograms::OtherPrograms()
+    : busy_(busy_seconds()), own_(own_seconds()), begin_(std::chrono::steady_clock::now()) {}
+
+double OtherPrograms::share() const {
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin_;
+  const double others = busy_seconds() - busy_ - (own_seconds() - own_);
+  // Ticks of 10 ms say little of a short time.
+  if (elapsed.count() < 0.1) return 0.0;
+  return std::max(0.0, others) / (elapsed.count() * available_cores());
 }
 
 double quantile(const std::vector<double>& sorted, double q) {

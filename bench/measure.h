@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -26,6 +27,19 @@ double quantile(const std::vector<double>& sorted, double q);
 
 /// Throws ConfigError for an invalid effort.
 void validate(const Effort& effort);
+
+/// Measures the use of this process's cores by other programs, from the construction on.
+class OtherPrograms {
+ public:
+  OtherPrograms();
+  double share() const;  ///< of the time of all these cores; 0 if the system does not say
+
+ private:
+  double busy_, own_;  ///< CPU seconds until the construction
+  std::chrono::steady_clock::time_point begin_;
+};
+/// Above this share a row has no percentage of a limit: the limit was measured at another time.
+constexpr double share_of_busy_machine = 0.1;
 
 /// The name of the smallest cache of this machine that can hold `bytes` bytes when `threads` cores
 /// share them, "L2". "part of L3" if the bytes do not fit in the last cache; empty if the system
@@ -66,6 +80,9 @@ struct TimedCall {
 /// their median.
 std::vector<Efficiency> fit_efficiencies(const std::vector<TimedCall>& calls, const Peaks& peaks);
 
+/// The value with this number of decimals.
+std::string fixed(double value, int digits);
+
 // Single lines of table(), for a program that prints each line when it is measured, and parts of
 // JSON records.
 
@@ -75,6 +92,9 @@ std::string line_of(const Row& row);
 /// The line below the table that explains cache names after percentages, "312 % (L3)". Empty if no
 /// row has a cache name.
 std::string note_of(const std::vector<Report>& reports);
+
+/// "AMD EPYC", as Linux names it; "unknown" if it does not.
+std::string processor_name();
 
 /// The machine in a record of `zerograd bench`: the CPU's instruction set and cores, or the first
 /// accelerator's description and their number.

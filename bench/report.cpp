@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -16,8 +19,13 @@ namespace {
 
 constexpr const char* matmul_peak = "matmul peak";
 
+bool is_measured(const Limits& l) {
+  return l.matmul_f32 + l.matmul_bf16 + l.memory + l.update + l.read != 0.0;
+}
+
 Bound bound_of(const Work& work, const Limits& limits) {
   constexpr double cached = 1 << 20;  // bytes that stay in a second-level cache from run to run
+  if (!is_measured(limits)) return {};
   const double peak = work.dtype == DType::bf16 ? limits.matmul_bf16 : limits.matmul_f32;
   const Bound compute{matmul_peak, peak > 0.0 ? work.flops / peak : 0.0};
   const double read_s = work.read / limits.read;
@@ -35,6 +43,7 @@ void require(bool is_right, const std::string& what, const std::string& expected
 bool is_amount(double value) { return value >= 0.0 && std::isfinite(value); }
 
 void validate(const Limits& limits) {
+  if (!is_measured(limits)) return;
   const auto is_rate = [](double rate) { return rate > 0.0 && std::isfinite(rate); };
   const char* bytes = "bytes in a second, above 0";
   require(is_rate(limits.memory), "limits.memory", bytes, limits.memory);
@@ -89,7 +98,8 @@ Limits measured_limits(const Device& device, int rounds) {
 double Row::quantile(double q) const { return bench::quantile(seconds, q); }
 
 std::optional<double> Row::percent_of_limit(double q) const {
-  if (bound.seconds <= 0.0 || seconds.empty()) return std::nullopt;
+  if (bound.seconds <= 0.0 || seconds.empty() || others > share_of_busy_machine)
+    return std::nullopt;
   return 100.0 * bound.seconds / quantile(q);
 }
 
@@ -121,7 +131,9 @@ Row Report::row_of(const Work& work) const {
 Row Report::add(const Work& work, const std::function<void()>& run) {
   Row row = row_of(work);
   if (!run) throw ConfigError("bench: " + work.name + ": expected a function to run, got none");
+  const OtherPrograms others;
   row.seconds = measure(device_, run, effort_);
+  row.others = others.share();
   return rows_.emplace_back(std::move(row));
 }
 
@@ -143,10 +155,6 @@ Row Report::add_unmeasured(const Work& work, const std::string& why) {
   return rows_.emplace_back(std::move(row));
 }
 
-namespace {
-
-using Json = nlohmann::ordered_json;
-
 std::string fixed(double value, int digits) {
   char text[64];
   const int length = std::snprintf(text, sizeof text, "%.*f", digits, value);
@@ -154,6 +162,10 @@ std::string fixed(double value, int digits) {
   std::snprintf(text, sizeof text, "%.*e", digits, value);  // no measured number is as large
   return text;
 }
+
+namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// A rate in billions a second.
 std::string giga(double rate) { return fixed(1e-9 * rate, 1); }
@@ -211,9 +223,13 @@ Json json_of(const Row& row) {
           {"median_s", median},
           {"p10_s", row.quantile(0.1)},
           {"p90_s", row.quantile(0.9)},
+          {"p99_s", row.quantile(0.99)},
           {"best_s", row.seconds.front()},
+          {"samples_s", row.seconds},
+          {"others", row.others},
           {"flops", work.flops},
           {"bytes", work.bytes()},
+          {"flops_per_byte", work.bytes() > 0.0 ? Json(work.flops / work.bytes()) : Json(nullptr)},
           {"flops_per_s", work.flops / median},
           {"bytes_per_s", work.bytes() / median},
           {"limit", row.bound.name},
@@ -231,6 +247,7 @@ std::string table_head() {
 
 std::string lines_of_limits(const Report& report) {
   const Limits& limits = report.limits();
+  if (!is_measured(limits)) return "";
   const bool is_cpu = report.device().type() == Device::Type::cpu;
   std::vector<LimitLine> lines;
   if (limits.matmul_f32 > 0.0) lines.push_back({"matmul peak", "f32", limits.matmul_f32, 0.0});
@@ -259,19 +276,28 @@ std::string line_of(const Row& row) {
     const std::optional<double> value = row.percent_of_limit(q);
     return value ? fixed(*value, 0) + " %" : std::string();
   };
+  const bool is_busy = row.others > share_of_busy_machine;
+
   const double median = row.quantile(0.5);
   const std::string cache = row.cache();
   return first + ms(0.5) + " | " + ms(0.1) + " - " + ms(0.9) + " | " + giga(work.flops / median) +
-         " | " + giga(work.bytes() / median) + " | " + row.bound.name + " | " + percent(0.5) +
+         " | " + giga(work.bytes() / median) + " | " + row.bound.name + " | " +
+         (is_busy ? "others: " + fixed(100.0 * row.others, 0) + " %" : percent(0.5)) +
          (cache.empty() ? "" : " (" + cache + ")") + " | " + percent(0.0) + " |\n";
 }
 
 std::string note_of(const std::vector<Report>& reports) {
   const std::vector<const Row*> rows = measured_rows(reports);
-  if (std::ranges::all_of(rows, [](const Row* row) { return row->cache().empty(); })) return "";
-  return "\nA cache behind a percentage: it holds the operands from run to run, so that the limit "
-         "of "
-         "memory does not bound the row.\n";
+  std::string notes;
+  if (!std::ranges::all_of(rows, [](const Row* row) { return row->cache().empty(); }))
+    notes +=
+        "\nA cache behind a percentage: it holds the operands from run to run, so that the limit "
+        "of memory does not bound the row.\n";
+  if (std::ranges::any_of(rows, [](const Row* row) { return row->others > share_of_busy_machine; }))
+    notes +=
+        "\n\"others: 43 %\": other programs used this share of the cores' time while the row was "
+        "measured, so it has no percentage of a limit.\n";
+  return notes;
 }
 
 std::string table(const std::vector<Report>& reports) {
@@ -283,12 +309,41 @@ std::string table(const std::vector<Report>& reports) {
   return text + note_of(reports);
 }
 
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name"))
+      return line.substr(std::min(line.size(), line.find(':') + 2));
+  return "unknown";
+}
+
 nlohmann::ordered_json machine_json(Device::Type type) {
   if (type != Device::Type::cpu)
     return {{"device", device_of_rank(type, 0, {}).description()},
             {"devices", Device::count(type)}};
   return {{"isa", name_of(best_isa())}, {"cores", available_cores()}};
 }
+
+namespace {
+
+/// When, by which build and in which state of the machine the rows were measured.
+Json circumstances() {
+  const std::time_t now = std::time(nullptr);
+  char date[32] = "";
+  std::strftime(date, sizeof date, "%FT%TZ", std::gmtime(&now));
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+  std::string governor;
+  double load = 0.0;
+  file >> governor;
+  return {{"date", date},
+          {"version", version()},
+          {"compiler", __VERSION__},
+          {"processor", processor_name()},
+          {"governor", governor.empty() ? Json(nullptr) : Json(governor)},
+          {"load", getloadavg(&load, 1) == 1 ? Json(load) : Json(nullptr)}};
+}
+
+}  // namespace
 
 std::string json(const std::vector<Report>& reports) {
   require_one_kind("json", reports);
@@ -299,8 +354,8 @@ std::string json(const std::vector<Report>& reports) {
   Json limits = Json::array(), rows = Json::array();
   for (const Report& report : reports) limits.push_back(json_of(report));
   for (const Row* row : measured_rows(reports)) rows.push_back(json_of(*row));
-  return Json{
-      {"schema", 1}, {"bench", "kernels"}, {"machine", machine}, {"limits", limits}, {"rows", rows}}
+  return Json{{"schema", 1},        {"bench", "kernels"}, {"measured", circumstances()},
+              {"machine", machine}, {"limits", limits},   {"rows", rows}}
       .dump(1);
 }
 

@@ -198,9 +198,13 @@ TEST_CASE("the JSON has the machine, the limits of each report, and the rows wit
                             {"median_s", 1e3},
                             {"p10_s", 0.8e3},
                             {"p90_s", 1.6e3},
+                            {"p99_s", 1.6e3},
                             {"best_s", 0.8e3},
+                            {"samples_s", {0.8e3, 1.0e3, 1.6e3}},
+                            {"others", 0.0},
                             {"flops", 2e9},
                             {"bytes", 8e12},
+                            {"flops_per_byte", 2e9 / 8e12},
                             {"flops_per_s", 2e6},
                             {"bytes_per_s", 8e9},
                             {"limit", "memory"},
@@ -214,19 +218,45 @@ TEST_CASE("the JSON has the machine, the limits of each report, and the rows wit
                             {"median_s", 1e9},
                             {"p10_s", 1e9},
                             {"p90_s", 1e9},
+                            {"p99_s", 1e9},
                             {"best_s", 1e9},
+                            {"samples_s", Json::array({1e9})},
+                            {"others", 0.0},
                             {"flops", 1.0},
                             {"bytes", 2e6},
+                            {"flops_per_byte", 1.0 / 2e6},
                             {"flops_per_s", 1e-9},
                             {"bytes_per_s", 2e-3},
                             {"limit", "read"},
                             {"percent_of_limit", 100.0 * (2e6 / 15e9) / 1e9},
                             {"cache", nullptr}}}}};
-  CHECK(json({one, two}) == expected.dump(1));
   const TemporaryFolder folder;
   write_json(folder / "two.json", {one, two});
-  CHECK(read_file(folder / "two.json") == expected.dump(1));
+  for (const std::string& text : {json({one, two}), read_file(folder / "two.json")}) {
+    Json record = Json::parse(text);
+    const Json measured = record["measured"];
+    CHECK(measured["date"].get<std::string>().size() == std::size("2026-11-29T20:00:00Z") - 1);
+    CHECK(measured["version"] == version());
+    CHECK(measured["processor"] == processor_name());
+    for (const char* key : {"compiler", "governor", "load"}) CHECK(measured.contains(key));
+    record.erase("measured");
+    CHECK(record.dump(1) == expected.dump(1));
+  }
   CHECK_ERROR(FileError, "/nowhere/two.json", write_json("/nowhere/two.json", {one}));
+}
+
+TEST_CASE("a row beside busy programs, or without measured limits, has no percentage") {
+  Row row = report_of(2).add(large("sorted"), {800.0});
+  CHECK(row.percent_of_limit(0.5) == 50.0);
+  row.others = 0.4;
+  CHECK(!row.percent_of_limit(0.5));
+  CHECK(contains(line_of(row), " | memory | others: 40 % |  |"));
+  Report report = report_of(1, Limits{});
+  row = report.add(large("sorted"), {800.0});
+  CHECK(!row.percent_of_limit(0.5));
+  CHECK(table({report}) == head +
+                               "| sorted | 4096x4096 | f32 | 1 | 800000.000 | 800000.000 - "
+                               "800000.000 | 0.0 | 10.0 |  |  |  |\n");
 }
 
 TEST_CASE(

@@ -17,17 +17,6 @@ namespace {
 using bench::Case;
 using bench::Report;
 
-std::vector<int> parse_threads(const std::string& name, const std::string& list) {
-  std::vector<int> threads;
-  std::istringstream words(list);
-  for (std::string word; std::getline(words, word, ',');) {
-    const auto count = static_cast<int>(parse_integer(name, word, 0, 4096));
-    threads.push_back(count > 0 ? count : available_cores());
-  }
-  if (threads.empty()) raise<ConfigError>("{}: expected numbers as in 1,2, got nothing", name);
-  return threads;
-}
-
 std::vector<Case> chosen(const std::string& filter, Device::Type type) {
   const std::regex pattern = pattern_of(filter);
   std::vector<Case> cases = bench::kernel_cases(type);
@@ -46,10 +35,12 @@ void show(const std::string& lines) {
 }
 
 /// Prints the lines of the table as they are measured: all limits before the first case.
-std::vector<Report> measure(const std::vector<Device>& devices, const std::vector<Case>& cases) {
+std::vector<Report> measure(const std::vector<Device>& devices, const std::vector<Case>& cases,
+                            const bench::ReportOptions& options) {
   std::vector<Report> reports;
   show(bench::table_head());
-  for (const Device& device : devices) show(bench::lines_of_limits(reports.emplace_back(device)));
+  for (const Device& device : devices)
+    show(bench::lines_of_limits(reports.emplace_back(device, options)));
   for (Report& report : reports)
     for (const Case& c : cases) show(bench::line_of(bench::add(report, c)));
   show(bench::note_of(reports));
@@ -58,8 +49,21 @@ std::vector<Report> measure(const std::vector<Device>& devices, const std::vecto
 
 }  // namespace
 
+std::vector<int> parse_threads(const std::string& name, const std::string& list) {
+  std::vector<int> threads;
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto count = static_cast<int>(parse_integer(name, word, 0, 4096));
+    threads.push_back(count > 0 ? count : available_cores());
+  }
+  if (threads.empty()) raise<ConfigError>("{}: expected numbers as in 1,2, got nothing", name);
+  return threads;
+}
+
 int bench_kernels(const std::vector<std::string>& arguments) {
   std::string filter, json;
+  bool lists = false, has_limits = true;
+  bench::ReportOptions options;
   Device::Type type = Device::Type::cpu;
   std::vector<int> threads{1};
   if (available_cores() > 1) threads.push_back(available_cores());
@@ -83,6 +87,15 @@ int bench_kernels(const std::vector<std::string>& arguments) {
                     [&](const std::string& name, const std::string& value) {
                       threads = parse_threads(name, value);
                     }},
+                   number_flag({"--seconds"}, options.effort.seconds, measured_seconds,
+                               "time for the samples of a row"),
+                   {{"--limits"},
+                    "on|off",
+                    "measure the limits; without them rows have no percentage [on]",
+                    [&](const std::string& name, const std::string& value) {
+                      has_limits = parse_switch(name, value);
+                    }},
+                   switch_flag({"--list"}, lists, "print the cases and measure nothing"),
                    path_flag({"--json"}, "F", json, PathUse::writes, "write results as JSON")}},
                  unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench kernels --filter 'attention.*f32' --threads 1"};
@@ -91,13 +104,18 @@ int bench_kernels(const std::vector<std::string>& arguments) {
   refuse_emulator(type);
   check_writable("--json", json);
   const std::vector<Case> cases = chosen(filter, type);
+  if (lists) {
+    for (const Case& c : cases) print_line(stdout, "{}", c.text());
+    return 0;
+  }
+  if (!has_limits) options.limits = bench::Limits{};
   std::vector<Device> devices;
   if (type == Device::Type::cpu)
     for (const int count : threads)
       devices.push_back(Device::cpu(0, {.threads = count, .bits = Bits::fast}));
   else
     devices.push_back(device_of_rank(type, 0, {}));
-  const std::vector<Report> reports = measure(devices, cases);
+  const std::vector<Report> reports = measure(devices, cases, options);
   if (!json.empty()) bench::write_json(json, reports);
   return 0;
 }

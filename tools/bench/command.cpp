@@ -46,6 +46,7 @@ constexpr struct {
   const char* help;
 } benches[] = {
     {"kernels", bench_kernels, "each kernel, compared with the limit that bounds it"},
+    {"compare", bench_compare, "kernels of two records, or of two versions of the command"},
     {"step", bench_step, "a step of train, compared with the machine's peak, and its parts"},
     {"generate", bench_generate, "tokens a second, compared with the rate of reading memory"},
     {"seq2seq", bench_seq2seq,

@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <cstdio>
-#include <fstream>
 
 #include "bench/measure.h"
 #include "tools/commands/subcommands.h"
@@ -23,14 +21,6 @@ constexpr Device::Type accelerators[] = {Device::Type::cuda, Device::Type::hpu};
 
 void row(const char* what, const std::string& value) {
   print_line(stdout, "{:<18} {}", what, value);
-}
-
-std::string processor() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.compare(0, 10, "model name") == 0)
-      return line.substr(std::min(line.size(), line.find(':') + 2));
-  return "unknown";
 }
 
 std::string matmul_peak(const Device& device, DType dtype) {
@@ -72,7 +62,7 @@ int info(const std::vector<std::string>& arguments) {
   check_writable("--peaks", peaks);
   const Device device = Device::cpu(0, {.threads = static_cast<int>(threads)});
   row("version", ZG_VERSION);
-  row("processor", processor());
+  row("processor", bench::processor_name());
   row("instruction set",
       std::string(name_of(device.traits().isa)) +
           " (of portable, avx2, avx512, avx512_bf16, amx_bf16; ZG_CPU_ISA lowers it)");
