@@ -40,6 +40,15 @@ Tensor BackwardPass::take_gradient(int input, DType dtype) const {
   return std::exchange(slot.gradient, Tensor());
 }
 
+Tensor BackwardPass::begun_gradient(int input) const {
+  const int index = slot_of(input);
+  if (index < 0) return {};
+  const auto& leaves = tape_->root.leaves;
+  const auto leaf = leaves.find(tape_->slots[static_cast<size_t>(index)].parameter);
+  const bool is_own = leaf != leaves.end() && leaf->second.buffer().use_count() == 1;
+  return is_own ? leaf->second : Tensor();
+}
+
 Stream& BackwardPass::stream() const { return tape_->device.compute(); }
 Device BackwardPass::device() const { return tape_->device; }
 

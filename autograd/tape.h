@@ -89,6 +89,10 @@ class ZG_API BackwardPass {
   /// buffer().use_count() is 1. Absent if there is none yet, if it has another dtype, or if the
   /// input is a parameter.
   Tensor take_gradient(int input, DType dtype) const;
+  /// The sum of what a parameter's other uses gave so far. An op adds its own gradient to it in
+  /// place and does not accumulate(). Absent if there is none yet, if the input is not a parameter,
+  /// or if the memory is shared.
+  Tensor begun_gradient(int input) const;
   Stream& stream() const;
   Device device() const;
 

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/movement/movement.h"
@@ -23,16 +25,20 @@ void check_positions(const Tensor& weight, const Tensor& position, const Embeddi
 void backward_of_embedding(const EmbeddingNumbers& n, const BackwardPass& pass) {
   const Tensor ids = pass.saved(0);
   const Tensor& dy = pass.gradient_of_output();
-  const InputGradient dweight(pass, 0, accumulator(dy.dtype()));
+  // A tied head has begun the gradient: the rows are added to it, without a second table.
+  const Tensor begun = pass.begun_gradient(0);
+  std::optional<InputGradient> dweight;
+  if (!begun) dweight.emplace(pass, 0, accumulator(dy.dtype()));
   const InputGradient dposition(pass, 1, accumulator(dy.dtype()));
   kernels::embedding_backward({.ids = ids,
                                .dy = dy.view({ids.numel(), n.C}),
-                               .dweight = dweight.tensor(),
+                               .dweight = begun ? begun : dweight->tensor(),
                                .dposition = dposition.tensor(),
                                .T = n.T,
-                               .first_position = n.first_position},
+                               .first_position = n.first_position,
+                               .adds = static_cast<bool>(begun)},
                               pass.stream());
-  dweight.accumulate();
+  if (dweight) dweight->accumulate();
   dposition.accumulate();
 }
 

@@ -47,7 +47,13 @@
     links[n] = previous < 0 ? next : ~next;                                                  \
   }
 
-/// dweight[id] = sum of dy over the tokens of the id, in rising n. One work-group for each token;
+/// Adds 0: -0 becomes 0, as in the rows of ids that occur.
+element_kernel void add_zero(__global float* x, long n) {
+  const long i = element_index();
+  if (i < n) x[i] += 0.0f;
+}
+
+/// dweight[id] += sum of dy over the tokens of the id, in rising n. One work-group for each token;
 /// only the work-group of an id's first token computes the sum.
 #define SUM_BY_ID(id_type, id_c)                                                                   \
   column_kernel void sum_by_id_##id_type(__global const id_c* ids, __global const long* links,     \
@@ -58,7 +64,7 @@
     if (next < 0 || c >= C) return;                                                                \
     float sum = widened(dy[first * C + c]);                                                        \
     for (; next < N; next = ~links[next]) sum += widened(dy[next * C + c]);                        \
-    dweight[(long)ids[first] * C + c] = sum;                                                       \
+    dweight[(long)ids[first] * C + c] += sum;                                                      \
   }
 
 FORWARD(i32, int)

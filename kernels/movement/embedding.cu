@@ -87,11 +87,20 @@ __device__ inline int keys_below(const uint64_t* keys, int count, uint64_t key) 
   return below;
 }
 
+/// sums += the `width` columns from `row` on.
+template <class T, int width>
+__device__ inline void add_columns(Vec<float, width>& sums, const T* row) {
+  const auto values = load<width>(row);
+#pragma unroll
+  for (int k = 0; k < width; ++k) sums.v[k] += to_float(values.v[k]);
+}
+
 /// One block for each id and 128 times `width` columns (blockIdx.y); ids that no token has get 0.
 /// Each lane of a warp searches one tile; then the warp reads the tiles that have the id in order.
 template <class T, int width>
 __global__ void __launch_bounds__(threads)
-    sum_rows_by_id(const uint64_t* keys, const T* dy, float* dweight, int64_t N, int64_t C) {
+    sum_rows_by_id(const uint64_t* keys, const T* dy, float* dweight, int64_t N, int64_t C,
+                   bool adds) {
   constexpr int batch = 8;  // rows whose loads are in flight at a time
   const auto first = static_cast<uint64_t>(blockIdx.x) << tile_bits;
   const uint64_t end = first + tile_tokens;
@@ -128,15 +137,9 @@ __global__ void __launch_bounds__(threads)
       }
     }
   }
-  if (c < C) store(dweight + blockIdx.x * C + c, sums);
-}
-
-/// sums += the `width` columns from `row` on.
-template <class T, int width>
-__device__ inline void add_columns(Vec<float, width>& sums, const T* row) {
-  const auto values = load<width>(row);
-#pragma unroll
-  for (int k = 0; k < width; ++k) sums.v[k] += to_float(values.v[k]);
+  if (c >= C) return;
+  if (adds) add_columns(sums, dweight + blockIdx.x * C + c);
+  store(dweight + blockIdx.x * C + c, sums);
 }
 
 /// dposition[p] = sum of dy[n] over the tokens n at position p, one block for each position and
@@ -202,10 +205,11 @@ void embedding_backward(const EmbeddingBackward& a, Workspace workspace, Stream&
       const bool vectors = takes_vectors(dy, C) && takes_vectors(dweight, C);
       with_width<T>(vectors, [&](auto width) {
         launch({"embedding_backward", "sum_rows_by_id",
-                workspace.bytes + bytes_of({&a.dy, &a.dweight}), a.dweight.numel()},
+                workspace.bytes + bytes_of({&a.dy, &a.dweight}) + (a.adds ? a.dweight.bytes() : 0),
+                a.dweight.numel()},
                sum_rows_by_id<T, decltype(width)::value>,
                {dim3(static_cast<unsigned>(V), blocks_for(C, threads * width).x), dim3(threads)},
-               stream, static_cast<const uint64_t*>(keys), dy, dweight, N, C);
+               stream, static_cast<const uint64_t*>(keys), dy, dweight, N, C, a.adds);
       });
     }
     if (a.dposition) {

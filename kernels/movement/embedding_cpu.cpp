@@ -92,10 +92,18 @@ void backward(const EmbeddingBackward& a, Workspace workspace, const Stream& str
     const TokensById tokens(ids, N, V, workspace);
     A* dweight = a.dweight.data<A>();
     for_rows(stream, V, C, [&](int64_t id) {
-      A* sum = dweight + id * C;
-      std::fill(sum, sum + C, A(0));
-      for (const int64_t* n = tokens.begin(id); n != tokens.end(id); ++n)
-        add_row(sum, dy + *n * C, C);
+      constexpr int64_t width = 256;  // columns of a row that are summed at a time
+      for (int64_t c = 0; c < C; c += width) {
+        const int64_t count = std::min(width, C - c);
+        A sum[width] = {};
+        for (const int64_t* n = tokens.begin(id); n != tokens.end(id); ++n)
+          add_row(sum, dy + *n * C + c, count);
+        A* row = dweight + id * C + c;
+        if (a.adds)
+          add_row(row, sum, count);
+        else
+          std::copy(sum, sum + count, row);
+      }
     });
   }
   if (a.dposition) {

@@ -83,6 +83,7 @@ struct EmbeddingBackward {
   Tensor dweight;    ///< [V, C] out (every row written), accumulator dtype; may be absent
   Tensor dposition;  ///< [P, C] out (every row written), accumulator dtype; may be absent
   int64_t T = 0, first_position = 0;
+  bool adds = false;  ///< the sums, or 0, are added to each row of dweight
 };
 ZG_API void validate(const EmbeddingForward&);
 ZG_API void validate(const EmbeddingBackward&);
@@ -103,6 +104,9 @@ inline void adjust_count(OpCount& count, const EmbeddingForward& a) {
   if (a.position)
     count.bytes += std::min(a.T * a.y.extent(1) * static_cast<int64_t>(size_of(a.y.dtype())),
                             a.position.bytes());
+}
+inline void adjust_count(OpCount& count, const EmbeddingBackward& a) {
+  if (a.adds) count.bytes += a.dweight.bytes();
 }
 
 namespace kernels {

@@ -71,7 +71,11 @@ void embedding_backward(const EmbeddingBackward& a, Workspace workspace, Stream&
   const int64_t N = a.dy.extent(0), C = a.dy.extent(1);
   const Code code = module("embedding", a.dy.dtype());
   if (a.dweight) {
-    fill_zero(a.dweight, stream);  // rows of ids that do not occur are zero
+    if (a.adds)
+      launch(stream, code, "add_zero", {groups_for(a.dweight.numel())}, a.dweight.raw(),
+             a.dweight.numel());
+    else
+      fill_zero(a.dweight, stream);
     const std::string ids = name_of(a.ids.dtype());
     launch(stream, code, ("link_" + ids).c_str(), {groups_for(N)}, a.ids.raw(), workspace.data, N,
            a.dweight.extent(0), fault_place(stream), literal("embedding_backward"), literal("ids"));

@@ -1,5 +1,6 @@
 #include "tests/autograd/fake_source.h"
 #include "tests/autograd/op_check.h"
+#include "zerograd/autograd/values.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -225,6 +226,36 @@ TEST_CASE(
       CHECK(source.gradients[&weight] == expected);
       if (offered && heads == 1) CHECK(source.reduced[&weight].raw() == place);
     }
+}
+
+TEST_CASE("an embedding adds its rows to the gradient of a tied head, without a second table") {
+  ParameterStore store;
+  const Parameter& weight = store.add(store.unit("tied"), "weight", {2000, 64}, Init::normal(1.0f));
+  int64_t peak = 0;
+  const auto gradient = [&](bool embeds, bool projects) {
+    const Device device = Device::cpu();
+    const Tensor ids = Tensor::from(std::vector<int64_t>{5, 0, 5, 1999}, {1, 4}, device);
+    Values values(store, initial_weights(store, 1), device);
+    Tape tape = values.tape();
+    const Var w = tape.parameter(weight);
+    Var loss;
+    if (embeds) loss = sum(gelu(embedding(ids, w)));
+    if (projects) {
+      const Var own = sum(gelu(linear(Var(Tensor::full({3, 64}, 0.1, DType::f32, device)), w)));
+      loss = loss ? add(loss, own) : own;
+    }
+    device.memory().reset_peaks();
+    tape.backward(loss);
+    peak = device.memory().peak();
+    return values.gradient(weight).to_doubles();
+  };
+  std::vector<double> sum_of_both = gradient(true, false);
+  const std::vector<double> head = gradient(false, true);
+  const int64_t peak_of_head = peak;
+  for (size_t i = 0; i < head.size(); ++i)
+    sum_of_both[i] = static_cast<float>(sum_of_both[i]) + static_cast<float>(head[i]);
+  CHECK(gradient(true, true) == sum_of_both);
+  CHECK(peak < peak_of_head + weight.shape.numel() * 4 / 2);
 }
 
 TEST_CASE("a frozen parameter needs no gradient and gets none") {

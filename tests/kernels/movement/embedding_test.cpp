@@ -4,6 +4,7 @@
 
 #include "tests/support/cover.h"
 #include "tests/support/op_case.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -102,6 +103,18 @@ TEST_CASE(
         results.push_back(a);
         CHECK(same_bits(a.dweight, results[0].dweight));
         CHECK(same_bits(a.dposition, results[0].dposition));
+        // Added to other numbers, and to -0: the bits of the sums that are written and then added.
+        for (const Tensor& before :
+             {random_tensor({V, C}, sums, device, 2), Tensor::full({V, C}, -0.0, sums, device)}) {
+          const Tensor total = Tensor::empty({V, C}, sums, device);
+          copy(before, total, device.compute());
+          kernels::axpby({.x = a.dweight, .y = total, .a = 1.0, .b = 1.0}, device.compute());
+          EmbeddingBackward adding = a;
+          adding.dweight = before;
+          adding.adds = true;
+          kernels::embedding_backward(adding, device.compute());
+          CHECK(same_bits(adding.dweight, total));
+        }
       }
     // The same order in the same precision: the very same sums.
     const std::vector<double> dy = results[0].dy.to_doubles();
