@@ -53,6 +53,7 @@ set(ZG_ENGINE_HEADERS
     autograd/pipeline.h
     autograd/tape.h
     autograd/values.h
+    zero/advise.h
     zero/audit.h
     zero/batch_size.h
     zero/config.h

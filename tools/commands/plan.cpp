@@ -6,6 +6,8 @@
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
 #include "tools/output/console.h"
+#include "tools/run/advise.h"
+#include "tools/run/budgets.h"
 #include "tools/run/planner.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/device.h"
@@ -21,7 +23,11 @@ namespace {
 struct PlanOptions {
   TrainOptions train;
   bool explain = false;  ///< --data is then optional
-  std::string peaks;     ///< a file of rates, which predict the times of --kernels; empty: none
+  bool advise = false;
+  double advise_s = 45.0;
+  Machine machine;
+  GivenFlags words;   ///< the given flags of train
+  std::string peaks;  ///< a file of rates, which predict the times of --kernels; empty: none
 };
 
 bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
@@ -40,6 +46,21 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
           {{"plan",
             {switch_flag({"--explain"}, options.explain,
                          "memory by the paper's and by our formula, dtypes of each precision"),
+             switch_flag({"--advise"}, options.advise,
+                         "search the settings that fit: a table of command lines, fastest first;\n"
+                         "the batch of a step stays; the exit status is 0 if one fits"),
+             number_flag({"--time"}, options.advise_s,
+                         {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
+                         "seconds that --advise may take"),
+             text_flag({"--card"}, "NAME", options.machine.card,
+                       "device, memory and rates of a card: H100, A100, 4090, 3090, MI300X, 1550"),
+             size_flag({"--reserve"}, options.machine.reserve,
+                       "device memory for context, NCCL and libraries; with --card 1.5GiB,\n"
+                       "1GiB for one rank"),
+             integer_flag({"--nodes"}, options.machine.nodes, "nodes that share the ranks evenly",
+                          {1, nullptr}),
+             size_flag({"--node-memory"}, options.machine.node_memory,
+                       "host memory of a node, for all its ranks; 0: no limit"),
              path_flag(
                  {"--peaks"}, "F", options.peaks, PathUse::reads,
                  "with --kernels: the rates of a machine, such as bench/peaks/h100-sxm.json;\n"
@@ -49,7 +70,8 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
           "  zerograd plan --data input.txt --ranks 64 --zero-stage 3 --precision bf16\n"
           "  zerograd plan --model-type bloom-13b --ranks 8 --tensor-parallel 4 "
           "--pipeline-parallel 2"};
-  for (FlagGroup& group : train_groups(train)) line.groups.push_back(std::move(group));
+  for (FlagGroup& group : train_groups(train))
+    line.groups.push_back(options.words.recorded(std::move(group)));
   if (!parse(line, arguments, train.given)) return false;
   complete(train);
   return true;
@@ -230,7 +252,7 @@ std::string flag_size(int64_t bytes) {
   return fmt::format("{:.4g}{}", value, units[unit]);
 }
 
-void print_summary(const Run& run, const RankMemory& memory) {
+void print_summary(const Run& run, const RankMemory& memory, int64_t nodes) {
   const DeviceOptions& device = run.options.device_flags.device;
   const Device::Type type = run.options.device_flags.type;
   print(type != Device::Type::cpu
@@ -250,8 +272,13 @@ void print_summary(const Run& run, const RankMemory& memory) {
                static_cast<double>(received_bytes(memory.wire)) / (1 << 20) /
                    static_cast<double>(run.options.steps - run.steps_done));
   }
-  print("host " + size_in_mib(needs.host));
-  print("disk " + size_in_mib(needs.file));
+  const int64_t ranks = run.options.ranks / nodes;
+  const auto per_node = [&](const char* space, int64_t bytes) {
+    print_line(stdout, "{} {} per rank, {} per node of {} rank{}", space, size_in_mib(bytes),
+               size_in_mib(bytes * ranks), ranks, ranks == 1 ? "" : "s");
+  };
+  per_node("host", needs.host);
+  per_node("disk", needs.file);
   if (needs.file > 0)
     print_line(stdout, "disk: {} read, {} written, first values included",
                size_in_mib(memory.file_io.read), size_in_mib(memory.file_io.written));
@@ -285,18 +312,19 @@ int print_disk(const Run& run, const RankMemory& memory) {
   return budget.suffices() ? 0 : 5;
 }
 
-int print_caps(const Run& run, const RankMemory& memory, const RankMemory* largest) {
+int print_caps(const Run& run, const RankMemory& memory, const RankMemory* largest,
+               const zero::Search* advised) {
   const DeviceOptions& limits = run.options.device_flags.device;
   if (!limits.memory_limit && !limits.host_limit) return 0;
   const bool yes = needs_of(memory).fit(limits) && (!largest || needs_of(*largest).fit(limits));
-  const std::optional<std::string> smallest = smallest_fitting(run);
+  const SmallestSetting smallest = smallest_fitting(run, advised);
   std::string caps = limits.memory_limit ? flag_size(limits.memory_limit) : "";
   if (limits.host_limit)
     caps += fmt::format("{}{} of host memory", caps.empty() ? "" : " and ",
                         flag_size(limits.host_limit));
   std::string line =
       fmt::format("fits {}: {}; smallest setting that fits: ", caps, yes ? "yes" : "no");
-  line += smallest ? *smallest : "none; " + advice_to_fit(run);
+  line += smallest.flags.value_or(smallest.none);
   print(line);
   return yes ? 0 : 3;
 }
@@ -342,11 +370,16 @@ int plan(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   if (options.explain) print(explain_formulas() + "\n");
   const bool has_data = !options.train.data.source.empty() || !options.train.resume.empty();
-  if (!has_data && options.explain) return 0;
+  const bool has_model = options.train.is_set("--model-type") ||
+                         options.train.is_set("--n-layer") || !options.train.from_hf.empty();
+  if (!has_data && !has_model && options.explain) return 0;
   drop_output_options(options.train);
+  for (const std::string& line : apply(options.machine, options.train)) print(line);
   std::optional<Peaks> peaks;
+  if (options.advise && options.peaks.empty() && !options.machine.card.empty())
+    options.peaks = peaks_file(zero::card_named(options.machine.card));
   if (!options.peaks.empty()) {
-    if (options.train.kernels.empty())
+    if (options.train.kernels.empty() && !options.advise)
       throw ConfigError(
           "--peaks: the predicted times are written to the file of --kernels; expected both, got "
           "--peaks alone; try --kernels F");
@@ -357,7 +390,12 @@ int plan(const std::vector<std::string>& arguments) {
     print(explain_settings(run.options, run.options));
     return 0;
   }
-  if (peaks) check_predictable(run, *peaks);
+  const DeviceOptions& limits = run.options.device_flags.device;
+  if (options.advise && limits.memory_limit == 0 && limits.host_limit == 0)
+    throw ConfigError(
+        "--advise: expected a limit to fit into, got none; try --card NAME or --device-memory "
+        "SIZE");
+  if (peaks && !run.options.kernels.empty()) check_predictable(run, *peaks);
   if (run.pairs && !run.options.seq2seq.pad_to_max && !run.options.data.source.empty())
     print_line(stderr,
                "note: each step is padded to its longest pair, so a later step may take more; "
@@ -367,7 +405,7 @@ int plan(const std::vector<std::string>& arguments) {
   const MemoryRecord record = memory_record(run);
   print_line(stdout, "number of parameters: {}", record.parameters);
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
-  print_summary(run, first);
+  print_summary(run, first, options.machine.nodes);
   const Axes& axes = run.options.axes;
   if (axes.is_mesh()) print("\n" + description_of(axes, run.options.data_ranks));
   if (axes.model_ranks() > 1) print(mesh_summary(run, stages));
@@ -381,8 +419,23 @@ int plan(const std::vector<std::string>& arguments) {
   const std::optional<RankMemory> largest = largest_memory(run);
   const RankMemory& peak = rank_with_peak(stages);
   const int disk = print_disk(run, peak);
-  const int caps = print_caps(run, peak, largest ? &*largest : nullptr);
-  return caps ? caps : disk;
+  if (!options.advise) {
+    const int caps = print_caps(run, peak, largest ? &*largest : nullptr, nullptr);
+    return caps ? caps : disk;
+  }
+  const Peaks* const rates = peaks ? &*peaks : nullptr;
+  zero::SearchOptions search_options = {.rates = options.machine.card.empty()
+                                                     ? rates_of(run, rates)
+                                                     : zero::card_named(options.machine.card).rates,
+                                        .enough = 32,
+                                        .seconds = options.advise_s};
+  const zero::Search search = search_settings(run, choices_of(run), search_options, rates);
+  print_caps(run, peak, largest ? &*largest : nullptr, &search);
+  print(fmt::format(
+      "\nsettings that fit, the fastest first, by {}:\n\n{}",
+      rates ? "the kernels' times on " + rates->name : "bytes moved and recomputed operations",
+      advice_table(run, search, options.words, options.machine.nodes)));
+  return search.fitting.empty() ? 3 : 0;
 }
 
 }  // namespace zg::tools

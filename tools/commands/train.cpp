@@ -6,6 +6,8 @@
 #include "tools/deepspeed/load.h"
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
+#include "tools/run/advise.h"
+#include "tools/run/budgets.h"
 #include "tools/run/child.h"
 #include "tools/run/planner.h"
 #include "tools/run/rank.h"
@@ -150,16 +152,15 @@ namespace {
   const DeviceOptions& limits = run.options.device_flags.device;
   // Without a memory limit there is no setting that would fit better.
   if (limits.memory_limit == 0 && limits.host_limit == 0) throw;
-  const std::optional<std::string> smallest = smallest_fitting(run);
+  const SmallestSetting smallest = smallest_fitting(run);
   // The plan knows better than the allocation what to try.
   std::string what = error.what();
   if (const size_t advice = what.find("; try "); advice != std::string::npos)
     what.erase(advice, std::min(what.find('\n', advice), what.size()) - advice);
   raise<OutOfMemory>("{}{}{}", what, what.ends_with('\n') ? "" : "\n",
-                     smallest ? fmt::format("try {}: the smallest setting that fits\n", *smallest)
-                              : fmt::format("no ZeRO stage fits, with or without "
-                                            "--activation-checkpoint; {}\n",
-                                            advice_to_fit(run)));
+                     smallest.flags
+                         ? fmt::format("try {}: the smallest setting that fits\n", *smallest.flags)
+                         : fmt::format("settings that fit: {}\n", smallest.none));
 }
 
 // Trains with ranks that are threads, or with this process as one rank of several, which reports

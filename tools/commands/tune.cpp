@@ -5,6 +5,7 @@
 #include "tools/commands/subcommands.h"
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
+#include "tools/options/given_flags.h"
 #include "tools/tune/tune.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -18,9 +19,7 @@ namespace {
 /// `tune` also takes train's flags.
 struct TuneOptions {
   TrainOptions train;  ///< set by flags only; configs are not read
-  /// The flags of train that were given, by first name and in the order of the table, with their
-  /// words.
-  std::vector<std::pair<std::string, std::vector<std::string>>> flags;
+  GivenFlags flags;    ///< those of train, which are passed on to the runs that it starts
   bool find_max_batch = false;
   double time_s = 120.0;
   std::string out = "tuned.json";
@@ -48,46 +47,12 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
           "  zerograd tune --data sort --model-type gpt-mini --ranks 2 --device-memory 40MiB\n"
           "  zerograd tune --data input.txt --train-batch-size 64 --nvme-path /mnt/nvme\n"
           "  zerograd tune --data sort --ranks 2 --device-memory 40MiB --find-max-batch"};
-  for (FlagGroup& group : train_groups(options.train)) {
-    // Each flag is also recorded with its words: tune passes them on to the runs that it starts.
-    for (Flag& flag : group.flags)
-      flag.set = [set = flag.set, is_switch = flag.value.empty(), &flags = options.flags](
-                     const std::string& name, const std::string& value) {
-        flags.emplace_back(
-            name, is_switch
-                      ? std::vector{value == "true" ? name : fmt::format("{}={}", name, value)}
-                      : std::vector{name, value});
-        set(name, value);
-      };
-    line.groups.push_back(std::move(group));
-  }
+  for (FlagGroup& group : train_groups(options.train))
+    line.groups.push_back(options.flags.recorded(std::move(group)));
   return parse(line, arguments, options.train.given);
 }
 
 using Words = std::vector<std::string>;
-
-Words words_of(const TuneOptions& options, const std::set<std::string>& but) {
-  Words words;
-  for (const auto& [name, own] : options.flags)
-    if (!but.count(name)) words.insert(words.end(), own.begin(), own.end());
-  return words;
-}
-
-// Quotes a word for a shell.
-std::string quoted(const std::string& word) {
-  if (word.find_first_not_of(
-          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+@%") ==
-      std::string::npos)
-    return word;
-  std::string quoted = "'";
-  for (char letter : word) quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
-  return quoted + "'";
-}
-
-std::string command_of(Words words) {
-  std::transform(words.begin(), words.end(), words.begin(), quoted);
-  return "zerograd train " + join(words, " ");
-}
 
 void check(const TuneOptions& options) {
   if (process_rank())
@@ -137,7 +102,7 @@ Plans plans_of(const Run& run, const TuneOptions& options) {
     throw ConfigError(
         "--find-max-batch: expected no --batch-size, as a flag or in a config, because this flag "
         "finds it; leave one out");
-  const Rates rates = measured_rates(run);
+  const zero::StepRates rates = measured_rates(run);
   Plans plans = options.find_max_batch
                     ? plan_largest(run, rates)
                     : plan_all(run, rates, options.time_s / 3.0, options.time_s / 100.0);
@@ -174,16 +139,16 @@ int tune(const std::vector<std::string>& arguments) {
   const std::set<std::string> without_effect = ignored_flags(by_tune);
   check_writable("--out", options.out);
   Words unused;
-  for (const auto& [name, words] : options.flags)
+  for (const auto& [name, words] : options.flags.all())
     if (without_effect.count(name) && name != "--autotuning") unused.push_back(name);
   const bool goes_on = options.train.autotuning == "run";
   if (!unused.empty() && !goes_on)
     print_line(stderr, "tune runs a few steps of each setting; without effect: {}",
                join(unused, ", "));
-  Words fixed = words_of(options, without_effect);
+  Words fixed = options.flags.without(without_effect);
   std::set<std::string> unplanned = without_effect;
   unplanned.erase("--rampup-batch-size");  // --batch-size must divide its batch sizes
-  const Run run = prepared(words_of(options, unplanned));
+  const Run run = prepared(options.flags.without(unplanned));
   // The runs that tune starts read the same config: they must not tune, too.
   const Words no_tuning = run.options.autotuning.empty() ? Words() : Words{"--autotuning", "off"};
   fixed.insert(fixed.end(), no_tuning.begin(), no_tuning.end());
@@ -207,11 +172,11 @@ int tune(const std::vector<std::string>& arguments) {
         stderr,
         "within the noise of the fastest the best is the one nearest to the run as given: {}",
         description_of(best->plan.tuning, run));
-  Words words = words_of(options, {"--autotuning"});
+  Words words = options.flags.without({"--autotuning"});
   const Words flags = flags_of(best->plan.tuning, run);
   words.insert(words.end(), flags.begin(), flags.end());
   words.insert(words.end(), no_tuning.begin(), no_tuning.end());
-  print_line(stdout, "best {}\nwrote {}", command_of(words), options.out);
+  print_line(stdout, "best zerograd train {}\nwrote {}", shell_line(words), options.out);
   std::fflush(stdout);
   return goes_on ? train(words) : 0;
 }

@@ -148,6 +148,8 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
     const char* why;
   } rows[] = {
       {"--nvme-path", no_disk, "no state is offloaded to nvme"},
+      {"--offload-optimizer-ratio", engine.offload.optimizer == Space::device,
+       "no optimizer states are offloaded"},
       {"--speculation", engine.offload.optimizer == Space::device,
        "no optimizer states are offloaded"},
       {"--prefetch-units", !gathers || !engine.overlap_comm, ahead},

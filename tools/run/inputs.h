@@ -67,6 +67,10 @@ bool is_hf_folder(const std::string& path);
 /// Whether a path is such a folder with an encoder-decoder. False if config.json cannot be read.
 bool is_seq2seq_folder(const std::string& path);
 
+/// Whether the weights of a path are read: not of "", and by a plan not of a folder with a
+/// config.json alone.
+bool reads_weights(const std::string& path, bool is_planned);
+
 /// Opens the folder of a decoder. Throws FileError; the message names the flag.
 models::HuggingFaceFolder open_hf_folder(const std::string& path);
 

@@ -13,6 +13,12 @@
 // The check of --init: the weights are of the run's model, and their tokens mean the same.
 namespace zg::tools {
 
+bool reads_weights(const std::string& path, bool is_planned) {
+  const auto has = [&](const char* name) { return is_regular_file(path + "/" + name); };
+  return !path.empty() && (!is_planned || !has("config.json") || has("model.safetensors") ||
+                           has("model.safetensors.index.json"));
+}
+
 WeightSource hf_weights(const std::string& path, const RunSpec& settings, std::string* note) {
   if (settings.seq2seq.config.empty()) return open_hf_folder(path).weights(settings.model, note);
   return models::Seq2SeqFolder(path).weights(seq2seq_model(settings.seq2seq).config, note);

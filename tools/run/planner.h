@@ -32,18 +32,7 @@ MemoryRecord memory_record(const Run& run);
 std::string write_kernels(const Run& run, const RankMemory& first,
                           const std::optional<Peaks>& peaks);
 
-/// Flags for train that make the run fit its limits: the first that fits among the ZeRO stages,
-/// then among those with --activation-checkpoint. Absent: none fits; then `least` gets the one that
-/// takes the least device memory.
-struct LeastMemory {
-  int64_t bytes = std::numeric_limits<int64_t>::max();
-  std::string flags;
-};
-std::optional<std::string> smallest_fitting(const Run& run, LeastMemory* least = nullptr);
-
-/// Advice where none fits. It names a smaller batch only if one of a single sample fits, else the
-/// least device memory that such a batch takes.
-std::string advice_to_fit(const Run& run);
+std::string size_text(int64_t bytes);  ///< "1.50 GiB (1610612736 bytes)"
 
 /// The largest n in [1, most] for which fits(n) is true; 0: there is none. If fits(n) is true, it
 /// must be true for all smaller n.
@@ -58,26 +47,5 @@ int64_t largest_fitting(int64_t most, const Fits& fits) {
   }
   return fitting;
 }
-
-/// Whether the NVMe file of a run fits on its disk: the bytes that a plan of all ranks on this
-/// machine gives, and the free bytes of the disk.
-struct DiskBudget {
-  int64_t ranks = 1;
-  int64_t needed = 0;  ///< all ranks together; 0: nothing is offloaded to the disk
-  int64_t free = 0;    ///< INT64_MAX if the file system does not report it
-
-  bool suffices() const { return needed <= free; }
-  /// "2 ranks take 1.5 GiB (1610612736 bytes) by plan, and 1.0 GiB (...) are free".
-  std::string str() const;
-};
-DiskBudget disk_budget(const Run& run, const Needs& each);
-
-/// Checks the limits before a run allocates or writes anything. The needs come from a plan of its
-/// first steps, or of its initialisation if it takes no steps. Throws OutOfMemory when all ranks
-/// together need more threads, memory or addresses than this machine and its limits allow, or one
-/// rank needs more than --host-memory. Throws FileError when the disk of --nvme-path has too little
-/// free space. A limit on device memory is not checked here: the run's own error lists the live
-/// memory.
-void check_budgets(const Run& run);
 
 }  // namespace zg::tools

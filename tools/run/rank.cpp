@@ -236,7 +236,7 @@ void Rank::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch) {
 }
 
 void Rank::load_adapters() {
-  if (!options_.base.path.empty())
+  if (reads_weights(options_.base.path, is_planned_))
     zero::load_weights(base_weights(options_), *engine_,
                        [](const Parameter& parameter) { return !parameter.saved; });
   if (run_.checkpoint) return trainer_->resume(*run_.checkpoint);
@@ -252,7 +252,7 @@ void Rank::load() {
     zero::load_weights(zero::weights_of(run_.initial), *engine_);
   else if (!options_.initial_weights.empty())
     zero::load_weights(options_.initial_weights, *engine_);
-  if (!options_.from_hf.empty())
+  if (reads_weights(options_.from_hf, is_planned_))
     zero::load_weights(hf_weights(options_.from_hf, options_), *engine_);
 }
 

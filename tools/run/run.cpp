@@ -268,7 +268,8 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (!options.only_planned) require_device(options.device_flags.type);
   const Facts facts = read_facts(run, given);
   std::vector<std::string> notes = resolve_options(options, facts);
-  if (uses_disk(options.engine.offload) && !is_directory(options.offload.nvme_path))
+  if (uses_disk(options.engine.offload) && !options.only_planned &&
+      !is_directory(options.offload.nvme_path))
     throw FileError(
         "--nvme-path: " + options.offload.nvme_path +
         " is not a directory; expected a directory on a disk for data offloaded to nvme");
@@ -299,7 +300,8 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (tokenizer) keep_tokenizer(*tokenizer, options);
   require_dtype(options.device_flags.type, options.engine.compute, "--precision");
   open_initial_weights(run, notes);
-  if (!options.from_hf.empty()) hf_weights(options.from_hf, options, &notes.emplace_back());
+  if (reads_weights(options.from_hf, options.only_planned))
+    hf_weights(options.from_hf, options, &notes.emplace_back());
   notes.push_back(std::move(resolved.note));
   for (const std::string& note : notes)
     if (!note.empty() && options.is_first_process()) print_line(stderr, "note: {}", note);

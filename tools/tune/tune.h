@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/run/advise.h"
 #include "tools/run/planner.h"
 #include "tools/run/run.h"
 #include "zerograd/zero/config.h"
@@ -71,14 +72,8 @@ std::string config_with(const Tuning& tuning, const Run& run);
 
 // Plans of tunings (tune_plan.cpp), and trials, which train with them (tune_search.cpp).
 
-/// Rates of this machine, all ranks together: operations and bytes per second.
-struct Rates {
-  double flops, memory, disk;
-};
-Rates measured_rates(const Run& run);
-
-/// Micro-batches in a planned step; later ones do not need more memory than the third.
-inline constexpr int64_t planned_micro_batches = 3;
+/// Measured rates of this machine, a rank's share.
+zero::StepRates measured_rates(const Run& run);
 
 /// A tuning, with its memory and time as a plan predicts them.
 struct Planned {
@@ -91,7 +86,7 @@ struct Planned {
 
   double samples_per_s(const Run& run) const;
 };
-Planned planned(const Run& run, const Tuning& tuning, const Rates& rates);
+Planned planned(const Run& run, const Tuning& tuning, const zero::StepRates& rates);
 
 struct Plans {
   std::vector<Planned> fitting;  ///< in plan_all(): highest predicted samples per second first
@@ -99,16 +94,15 @@ struct Plans {
   bool whole = true;             ///< false: the time limit ended the search before all were planned
 };
 
-/// Plans combinations_of() with each micro-batch, smallest first. A combination ends at the first
-/// micro-batch that does not fit or, without --train-batch-size, whose step is predicted to take
-/// longer than `longest_step_s`. Each plan is that of the first of smaller_variants() that fits.
-/// Stops after `seconds` if at least one plan fits.
-Plans plan_all(const Run& run, const Rates& rates, double seconds, double longest_step_s);
+/// Searches combinations_of() with each micro-batch (zero/advise.h); without --train-batch-size up
+/// to the first whose step is predicted to take longer than `longest_step_s`. If none fits, also
+/// their smaller_variants(). Stops after `seconds` if at least one plan fits.
+Plans plan_all(const Run& run, const zero::StepRates& rates, double seconds, double longest_step_s);
 
 /// For each stage, in order, plans the largest micro-batch that fits; all other settings are those
 /// of the run. The search by doubling and bisection is exact to one sample. With --train-batch-size
 /// only its divisors are tried.
-Plans plan_largest(const Run& run, const Rates& rates);
+Plans plan_largest(const Run& run, const zero::StepRates& rates);
 
 /// The result of training with a planned setting.
 struct Trial {

@@ -258,8 +258,9 @@ TEST_CASE(
       "--config --cpu-offload --device --device-memory --dump-collectives --from-hf --grad-accum "
       "--host-memory --init --init-adapter --inject --lenient --limit-train-batches "
       "--lr-scheduler-type --matmul-algorithms --max-bad-steps --max-position-embeddings "
-      "--model-type --nvme-path --overlap-comm --param-persistence-threshold "
-      "--prefetch-bucket-size --prefetch-units --ranks --reduce-bucket-size --schedule-pipeline "
+      "--model-type --nvme-path --offload-optimizer-ratio --overlap-comm "
+      "--param-persistence-threshold --prefetch-bucket-size --prefetch-units --ranks "
+      "--reduce-bucket-size --schedule-pipeline "
       "--strategy --threads --train-batch-size --untied --use-hpu --warmup-ratio";
   std::set<std::string> found;
   bool is_output = false;

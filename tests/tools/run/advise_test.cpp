@@ -1,0 +1,183 @@
+#include "tools/run/advise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/tools/command.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg::testing {
+namespace {
+
+using zero::PlannedSetting;
+using zero::Setting;
+using zero::SpaceBytes;
+
+tools::Run run_of(const std::string& flags) {
+  tools::TrainOptions options;
+  tools::parse_flags(words_of(flags), options);
+  tools::complete(options);
+  options.only_planned = true;
+  return tools::prepare_run(options);
+}
+
+/// Draws one of the values.
+struct Drawing {
+  std::mt19937 engine;
+  size_t below(size_t count) { return engine() % count; }
+  template <class T>
+  T of(const std::vector<T>& values) {
+    return values[below(values.size())];
+  }
+  /// Some of the values, in their order, at least one.
+  template <class T>
+  std::vector<T> some(const std::vector<T>& values, size_t most) {
+    std::vector<T> left = values;
+    while (left.size() > most || (left.size() > 1 && below(3) == 0))
+      left.erase(left.begin() + static_cast<int64_t>(below(left.size())));
+    return left;
+  }
+};
+
+std::string drawn_run(Drawing& draw) {
+  const int64_t ranks = draw.of<int64_t>({1, 2, 2, 4});
+  return fmt::format(
+      "--n-layer {} --n-head 2 --n-embd {} --vocab-size {} --block-size {} --precision {} --ranks "
+      "{} --batch-size {} --threads 1 --optimizer {} --param-persistence-threshold {}{}",
+      draw.of<int>({1, 2, 3}), draw.of<int>({64, 512, 2048}), draw.of<int>({11, 30000}),
+      draw.of<int>({16, 256}), draw.of<std::string>({"f32", "bf16", "f16", "fsdp-memory"}), ranks,
+      draw.of<int>({1, 2, 4, 6}), draw.of<std::string>({"adamw", "lion", "sgd", "muon"}),
+      draw.of<int>({0, 100, 100000}), draw.of<std::string>({"", " --tied"}));
+}
+
+zero::Choices drawn_choices(Drawing& draw) {
+  const std::vector<Space> places = {Space::device, Space::host, Space::file};
+  return {.stages = draw.some<int>({0, 1, 2, 3}, 2),
+          .recomputes = draw.some<bool>({false, true}, 2),
+          .optimizer = draw.some(places, 2),
+          .gradient = draw.some(places, 1),
+          .parameter = draw.some(places, 2),
+          .activation = draw.some(places, 1),
+          .ratios = draw.some<double>({1.0, 0.5, 0.25}, 1),
+          .buckets = draw.below(3) == 0,
+          .batches = draw.below(2) == 0,
+          .axes = draw.below(3) == 0};
+}
+
+bool within(const SpaceBytes& bytes, const SpaceBytes& limits) {
+  return (limits.device == 0 || bytes.device <= limits.device) &&
+         (limits.host == 0 || bytes.host <= limits.host) &&
+         (limits.file == 0 || bytes.file <= limits.file);
+}
+
+std::string sizes_text(const SpaceBytes& bytes) {
+  return fmt::format("device {} host {} file {}", bytes.device, bytes.host, bytes.file);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a search finds the settings that fit among those of 200 random spaces, the fastest first") {
+  Drawing draw{std::mt19937(24)};
+  size_t planned_settings = 0, fitting_settings = 0, nothing_fits = 0, bounded = 0,
+         fastest_first = 0;
+  for (int space = 0; space < 200; ++space) {
+    const std::string flags = drawn_run(draw);
+    const tools::Run run = run_of(flags);
+    const int64_t ranks = run.options.ranks;
+    const zero::ModelSizes model = tools::model_sizes(run);
+    std::vector<Setting> settings =
+        zero::settings_of(tools::setting_of(run), drawn_choices(draw), model, ranks);
+    std::ranges::shuffle(settings, draw.engine);
+    settings.resize(std::min<size_t>(settings.size(), 10));
+    CAPTURE(space);
+    CAPTURE(flags);
+    // Every setting is planned, and its bytes are at least its bound.
+    std::map<std::string, PlannedSetting> plans;
+    for (const Setting& setting : settings) {
+      auto plan = tools::plan_setting(run, setting, model, {}, nullptr);
+      if (!plan) continue;
+      plan->setting = setting;
+      const std::string name = join(flags_of(setting, run), " ");
+      const SpaceBytes least = zero::least_bytes(setting, model, ranks);
+      CAPTURE(name);
+      CAPTURE(sizes_text(least));
+      CAPTURE(sizes_text(plan->bytes));
+      CHECK(least.device <= plan->bytes.device);
+      CHECK(least.host <= plan->bytes.host);
+      CHECK(least.file <= plan->bytes.file);
+      plans[name] = *plan;
+    }
+    if (plans.empty()) continue;
+    planned_settings += plans.size();
+    // Limits near those of one of the settings.
+    auto one = plans.begin();
+    std::advance(one, draw.below(plans.size()));
+    const auto near = [&](int64_t bytes) {
+      return draw.below(3) == 0 ? 0
+                                : std::max<int64_t>(1, bytes * draw.of<int>({50, 99, 100}) / 100);
+    };
+    const SpaceBytes limits = {near(one->second.bytes.device), near(one->second.bytes.host),
+                               near(one->second.bytes.file)};
+    CAPTURE(sizes_text(limits));
+    std::set<std::string> expected, found;
+    double fastest = INFINITY;
+    for (const auto& [name, plan] : plans) {
+      if (!within(plan.bytes, limits)) continue;
+      expected.insert(name);
+      fastest = std::min(fastest, zero::step_seconds(plan.setting, model, ranks, {}));
+    }
+    const auto plan_again = [&](const Setting& setting) -> std::optional<PlannedSetting> {
+      const auto plan = plans.find(join(flags_of(setting, run), " "));
+      if (plan == plans.end()) return std::nullopt;
+      return plan->second;
+    };
+    const zero::Search all =
+        zero::find_fitting(settings, model, ranks, {.limits = limits}, plan_again);
+    for (const PlannedSetting& fit : all.fitting)
+      found.insert(join(flags_of(fit.setting, run), " "));
+    CHECK(all.complete);
+    CHECK(found == expected);
+    fitting_settings += expected.size();
+    nothing_fits += expected.empty();
+    bounded += all.bounded;
+    const zero::Search first =
+        zero::find_fitting(settings, model, ranks, {.limits = limits, .enough = 1}, plan_again);
+    REQUIRE(first.fitting.empty() == expected.empty());
+    if (!expected.empty()) fastest_first += first.fitting.front().seconds == fastest;
+  }
+  MESSAGE("planned ", planned_settings, ", fit ", fitting_settings, ", bounded ", bounded,
+          ", nothing fits in ", nothing_fits, " spaces, the fastest was first in ", fastest_first);
+  CHECK(planned_settings > 1000);
+  CHECK(fitting_settings > 200);
+  CHECK(bounded > 100);
+  CHECK(nothing_fits > 10);
+  CHECK(fastest_first * 100 >= (200 - nothing_fits) * 90);
+}
+
+TEST_CASE("settings that plan --advise prints fit by plan, and train in the planned bytes") {
+  const TemporaryFolder folder;
+  const std::string run =
+      "--data sort --n-layer 3 --n-head 2 --n-embd 96 --ranks 2 --batch-size 8 --threads 1 --steps "
+      "3 --score-samples 0 --log-interval 0 --nvme-path " +
+      folder.path() + " --device-memory 4MiB";
+  REQUIRE(called("plan " + run).status == 3);
+  const Outcome advised = checked(called("plan --advise " + run));
+  std::vector<std::string> commands;
+  const std::string begin = "`zerograd train ";
+  for (size_t at = 0; (at = advised.out.find(begin, at)) != std::string::npos;) {
+    at += begin.size();
+    commands.push_back(advised.out.substr(at, advised.out.find('`', at) - at));
+  }
+  REQUIRE(commands.size() >= 2);
+  for (const std::string& command : {commands.front(), commands.back()}) {
+    CAPTURE(command);
+    CHECK(contains(checked(called("plan " + command)).out, "\nfits 4MiB: yes; "));
+    check_plan_is_run(command);
+  }
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,439 @@
+#include "zerograd/zero/advise.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <thread>
+#include <tuple>
+
+#include "zerograd/runtime/arena.h"
+#include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/zero/batch_size.h"
+
+namespace zg::zero {
+namespace {
+
+double count(int64_t n) { return static_cast<double>(n); }
+
+int64_t data_ranks(const Setting& setting, int64_t ranks) {
+  return ranks / (setting.tensor * setting.pipeline);
+}
+
+// Bytes of each trainable element's moments and masters. A lower bound: some optimizers keep fewer
+// states of some parameters.
+double state_bytes(const Config& config) {
+  const UpdateOptions& update = config.update;
+  const bool all_have_them = !update.optimizer && update.groups.empty() &&
+                             update.rule != OptimizerRule::muon &&
+                             update.rule != OptimizerRule::adafactor;
+  const int masters = config.optimizer == config.compute ? 0 : 1;
+  return count(size_of(config.optimizer)) * ((all_have_them ? moments_of(update) : 0) + masters);
+}
+
+// Elements of parameters that stage 3 divides: all of them, and those of the largest unit.
+std::pair<double, double> divided(const Setting& setting, const ModelSizes& model) {
+  const int64_t small = setting.engine.param_persistence_threshold * setting.tensor;
+  double all = 0.0, largest = 0.0;
+  for (const std::vector<int64_t>& unit : model.units) {
+    double in_unit = 0.0;
+    for (const int64_t numel : unit)
+      if (numel > small) in_unit += count(numel);
+    all += in_unit;
+    largest = std::max(largest, in_unit);
+  }
+  return {all, largest};
+}
+
+size_t index_of(Space space) { return space == Space::file ? 2 : space == Space::device ? 0 : 1; }
+
+// Data sheets of the makers. `wire` and `link` are 0.8 of one direction of NVLink, Infinity Fabric,
+// Xe Link, Gaudi's Ethernet or, without them, PCI Express; `host` and `disk` are one rank's share.
+constexpr Card cards[] = {
+    {"H100 80GB", Device::Type::cuda, 80, {989e12, 3350e9, 360e9, 50e9, 50e9, 3e9}, "h100-sxm"},
+    {"H200 141GB", Device::Type::cuda, 140, {989e12, 4800e9, 360e9, 50e9, 50e9, 3e9}, "h200-sxm"},
+    {"A100 80GB",
+     Device::Type::cuda,
+     80,
+     {312e12, 2039e9, 240e9, 25e9, 25e9, 2e9},
+     "a100-80gb-sxm"},
+    {"A100 40GB", Device::Type::cuda, 40, {312e12, 1555e9, 240e9, 25e9, 25e9, 2e9}, ""},
+    {"L40S", Device::Type::cuda, 48, {362e12, 864e9, 25e9, 25e9, 25e9, 2e9}, ""},
+    {"RTX 5090", Device::Type::cuda, 32, {210e12, 1792e9, 50e9, 50e9, 20e9, 2e9}, ""},
+    {"RTX 4090", Device::Type::cuda, 24, {165e12, 1008e9, 12e9, 25e9, 20e9, 2e9}, ""},
+    {"RTX 3090", Device::Type::cuda, 24, {71e12, 936e9, 12e9, 25e9, 20e9, 2e9}, ""},
+    {"TITAN RTX", Device::Type::cuda, 24, {130e12, 672e9, 12e9, 12e9, 20e9, 1.5e9}, ""},
+    {"MI300X", Device::Type::cuda, 192, {1307e12, 5300e9, 350e9, 50e9, 50e9, 3e9}, ""},
+    {"MI250X, one of two dies",
+     Device::Type::cuda,
+     64,
+     {191e12, 1638e9, 80e9, 25e9, 25e9, 2e9},
+     ""},
+    {"Max 1550, one of two tiles",
+     Device::Type::hpu,
+     64,
+     {419e12, 1638e9, 100e9, 25e9, 25e9, 2e9},
+     ""},
+    {"Gaudi 2", Device::Type::hpu, 96, {432e12, 2450e9, 210e9, 25e9, 25e9, 2e9}, ""}};
+
+// Letters and digits, in lower case.
+std::string letters_of(const std::string& text) {
+  std::string letters;
+  for (const char letter : text)
+    if (std::isalnum(static_cast<unsigned char>(letter)))
+      letters += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return letters;
+}
+
+}  // namespace
+
+const Card& card_named(const std::string& name, const std::string& flag) {
+  std::string names;
+  for (const Card& card : cards) {
+    if (!letters_of(name).empty() &&
+        letters_of(card.name).find(letters_of(name)) != std::string::npos)
+      return card;
+    names += (names.empty() ? "" : ", ") + std::string(card.name);
+  }
+  raise<ConfigError>("{}: expected one of {}; got '{}'; try --device-memory SIZE", flag, names,
+                     name);
+}
+
+ModelSizes ModelSizes::of(const ParameterStore& store) {
+  ModelSizes sizes;
+  for (const auto& unit : store.units()) {
+    std::vector<int64_t>& numels = sizes.units.emplace_back();
+    for (const auto& parameter : store.parameters())
+      if (parameter->unit == unit.get()) numels.push_back(parameter->shape.numel());
+  }
+  for (const auto& parameter : store.parameters()) {
+    sizes.parameters += parameter->shape.numel();
+    if (parameter->trainable) sizes.trainable += parameter->shape.numel();
+  }
+  return sizes;
+}
+
+SpaceBytes least_bytes(const Setting& setting, const ModelSizes& model, int64_t ranks) {
+  const Config& config = setting.engine;
+  const OffloadOptions& offload = config.offload;
+  const double share = 1.0 / count(setting.tensor * setting.pipeline);
+  const double data = count(data_ranks(setting, ranks));
+  const double value = count(size_of(config.compute));
+  const double trainable = count(model.trainable) * share;
+  std::array<double, 3> bytes{};
+  const auto at = [&](Space space) -> double& { return bytes[index_of(space)]; };
+  double gathered = 0.0;
+  if (config.stage < 3) {
+    at(Space::device) += value * count(model.parameters) * share;
+  } else {
+    const auto [large, unit] = divided(setting, model);
+    at(Space::device) += value * (count(model.parameters) - large) * share;
+    at(offload.parameter) += value * large * share / data;
+    if (offload.parameter == Space::file)
+      at(Space::file) = std::max(0.0, at(Space::file) - value * count(offload.parameters_on_host));
+    if (setting.pipeline == 1 && (data > 1 || offload.parameter != Space::device))
+      gathered = value * unit * share;
+  }
+  // A part of the optimizer's states is made of whole units.
+  const double states = state_bytes(config) * trainable / (config.stage > 0 ? data : 1.0);
+  const double unit = states * (offload.optimizer_ratio < 1.0
+                                    ? divided(setting, model).second / count(model.parameters)
+                                    : 0.0);
+  const double away = offload.optimizer == Space::device ? 0.0 : states * offload.optimizer_ratio;
+  at(offload.optimizer) += std::max(0.0, away - unit);
+  at(Space::device) += std::max(0.0, states - away - unit);
+  const double sums = count(size_of(config.grad_accum)) * trainable / data;
+  if (offload.gradient != Space::device) at(offload.gradient) += sums;
+  // Accumulators on the device are complete only when no large unit is gathered any more.
+  at(Space::device) += std::max(offload.gradient == Space::device ? sums : 0.0, gathered);
+  const auto whole = [](double number) { return static_cast<int64_t>(number); };
+  // A device always has some memory, in whole steps of its arena.
+  const int64_t step = Arena::grow_bytes;
+  return {.device = (whole(bytes[0]) / step + 1) * step,
+          .host = whole(bytes[1]),
+          .file = whole(bytes[2])};
+}
+
+double step_seconds(const Setting& setting, const ModelSizes& model, int64_t ranks,
+                    const StepRates& rates, std::optional<double> compute) {
+  const Config& config = setting.engine;
+  const OffloadOptions& offload = config.offload;
+  const double share = 1.0 / count(setting.tensor * setting.pipeline);
+  const double data = count(data_ranks(setting, ranks)), times = count(setting.accumulation);
+  const double stages = count(setting.pipeline), tensor = count(setting.tensor);
+  const double value = count(size_of(config.compute)), again = setting.recomputes ? 1.0 : 0.0;
+  const double values = value * count(model.parameters) * share;
+  const double trained = count(model.trainable) * share, sums = 4.0 * trained / data;
+  const double tokens = count(setting.micro_batch * model.tokens) * times;
+  const double states = state_bytes(config) * trained / (config.stage > 0 ? data : 1.0);
+  const double away = offload.optimizer == Space::device ? 0.0 : offload.optimizer_ratio;
+
+  // Weights are read twice and their gradients written once in each micro-batch. An update reads
+  // gradients and states, and writes states.
+  const double update = 2.0 * states + 4.0 * trained / (config.stage > 0 ? data : 1.0);
+  double seconds =
+      compute.value_or((1.0 + again / 3.0) * model.operations * count(setting.micro_batch) * times *
+                           share / rates.operations +
+                       (3.0 * values * times + update * (1.0 - away)) / rates.memory);
+  seconds *= (times + stages - 1.0) / times;
+
+  // Every micro-batch sends gradients to their owners; at stage 3 it gathers parameters twice.
+  const double others = (data - 1.0) / data;
+  double wire = others * values * times + others * (config.stage == 3 ? 2.0 * times : 1.0) *
+                                              (config.stage == 0 ? 4.0 * trained : values);
+  const double saved = value * tokens * count(model.width);  // the output of one layer
+  wire +=
+      (4.0 + 2.0 * again) * saved * count(model.layers) / stages * 2.0 * (tensor - 1.0) / tensor;
+  if (stages > 1.0) wire += 2.0 * saved;
+  if (config.stage == 3 && config.prefetch_bucket_size == 0) wire *= 1.1;  // gathers are waited for
+  seconds += wire / rates.wire;
+
+  // Copies between device and host, also on the way to a disk. Without recomputation a layer saves
+  // about 16 tensors of its width.
+  double link = 0.0, disk = 0.0;
+  const auto move = [&](Space space, double bytes) {
+    if (space != Space::device) link += bytes;
+    if (space == Space::file) disk += bytes;
+  };
+  move(offload.gradient, 2.0 * sums * times);
+  if (config.stage == 3) move(offload.parameter, values / data * (2.0 * times + 1.0));
+  move(offload.activation,
+       2.0 * saved * count(model.layers) / stages * (setting.recomputes ? 1.0 : 16.0 / tensor));
+  link += away * (sums + values / data);
+  if (offload.optimizer == Space::file) disk += 2.0 * states * away;
+  return seconds + link / rates.link + disk / rates.disk + update * away / rates.host;
+}
+
+namespace {
+
+template <class T>
+std::vector<T> or_own(const std::vector<T>& choices, T own) {
+  return choices.empty() ? std::vector<T>{own} : choices;
+}
+
+// Places of states: all combinations, without a ratio where nothing is offloaded.
+std::vector<OffloadOptions> places_of(const OffloadOptions& own, int stage,
+                                      const Choices& choices) {
+  std::vector<OffloadOptions> places;
+  for (const Space parameter :
+       stage == 3 ? or_own(choices.parameter, own.parameter) : std::vector{Space::device})
+    for (const Space optimizer : or_own(choices.optimizer, own.optimizer))
+      for (const double ratio : optimizer == Space::device
+                                    ? std::vector{1.0}
+                                    : or_own(choices.ratios, own.optimizer_ratio))
+        for (const Space gradient : or_own(choices.gradient, own.gradient))
+          for (const Space activation : or_own(choices.activation, own.activation)) {
+            OffloadOptions& place = places.emplace_back(own);
+            place.parameter = parameter;
+            place.optimizer = optimizer;
+            place.optimizer_ratio = ratio;
+            place.gradient = gradient;
+            place.activation = activation;
+          }
+  return places;
+}
+
+// The configs with the run's buckets, with buckets by the width as Hugging Face Accelerate has
+// them, and at stage 3 without prefetching.
+std::vector<Config> with_buckets(const Config& own, const Choices& choices, const ModelSizes& model,
+                                 int64_t data) {
+  std::vector<Config> configs = {own};
+  if (!choices.buckets || (data == 1 && own.stage < 3)) return configs;
+  const int64_t square = model.width * model.width;
+  Config& small = configs.emplace_back(own);
+  small.reduce_bucket_size = std::min(own.reduce_bucket_size, square);
+  if (own.stage == 3) {
+    small.prefetch_bucket_size = std::min(own.prefetch_bucket_size, square * 9 / 10);
+    configs.emplace_back(small).prefetch_bucket_size = 0;
+  }
+  return configs;
+}
+
+std::vector<std::pair<int64_t, int64_t>> axes_of(const Setting& own, const Choices& choices,
+                                                 const ModelSizes& model, int64_t ranks) {
+  std::vector<std::pair<int64_t, int64_t>> axes = {{own.tensor, own.pipeline}};
+  if (!choices.axes) return axes;
+  for (int64_t tensor = 1; tensor <= ranks; ++tensor)
+    for (int64_t pipeline = 1; tensor * pipeline <= ranks; ++pipeline)
+      if (ranks % (tensor * pipeline) == 0 && model.heads % tensor == 0 &&
+          (pipeline == 1 || (model.divides_layers && pipeline <= model.layers)) &&
+          std::pair(tensor, pipeline) != axes.front())
+        axes.emplace_back(tensor, pipeline);
+  return axes;
+}
+
+}  // namespace
+
+std::vector<Setting> settings_of(const Setting& own, const Choices& choices,
+                                 const ModelSizes& model, int64_t ranks) {
+  const int64_t samples = own.micro_batch * own.accumulation * data_ranks(own, ranks);
+  std::vector<Setting> settings;
+  for (const auto& [tensor, pipeline] : axes_of(own, choices, model, ranks)) {
+    const int64_t data = ranks / (tensor * pipeline), each = samples / data;
+    if (samples % data != 0) continue;
+    for (const int stage : or_own(choices.stages, own.engine.stage))
+      for (const OffloadOptions& place : places_of(own.engine.offload, stage, choices)) {
+        const bool equals_stage_0 =
+            data == 1 && stage > 0 && (stage < 3 || place.parameter == Space::device);
+        if (equals_stage_0 && choices.stages.size() > 1) continue;
+        if (stage > 1 && own.engine.reduce_at_boundary) continue;
+        Setting setting = own;
+        setting.tensor = tensor;
+        setting.pipeline = pipeline;
+        setting.engine.stage = stage;
+        setting.engine.offload = place;
+        for (const Config& config : with_buckets(setting.engine, choices, model, data))
+          for (const bool recomputes : or_own(choices.recomputes, own.recomputes))
+            for (int64_t micro = 1; micro <= each; ++micro) {
+              const bool is_own = micro * own.accumulation == each;
+              if (each % micro != 0 || !(choices.batches || is_own)) continue;
+              setting.engine = config;
+              setting.recomputes = recomputes;
+              setting.micro_batch = micro;
+              setting.accumulation = each / micro;
+              settings.push_back(setting);
+            }
+      }
+  }
+  return settings;
+}
+
+namespace {
+
+using Bytes = std::array<int64_t, 3>;
+
+Bytes array_of(const SpaceBytes& bytes) { return {bytes.device, bytes.host, bytes.file}; }
+
+struct Load {
+  double share;
+  size_t space;
+};
+// The largest share of a limit.
+Load load_of(const Bytes& bytes, const SpaceBytes& limits) {
+  Load load{0.0, 0};
+  const Bytes limit = array_of(limits);
+  for (size_t space = 0; space < 3; ++space)
+    if (const double share = count(bytes[space]) / count(limit[space]);
+        limit[space] > 0 && share > load.share)
+      load = {share, space};
+  if (const double both = count(bytes[0] + bytes[1]) / count(limits.both);
+      limits.both > 0 && both > load.share)
+    load = {both, 3};
+  return load;
+}
+
+struct Candidate {
+  const Setting* setting;
+  Bytes least;
+  double seconds;
+  // Settings with an equal key take about the same bytes above their bound.
+  auto key() const {
+    const Config& config = setting->engine;
+    return std::tuple(setting->recomputes, config.offload.activation, setting->micro_batch,
+                      setting->tensor, setting->pipeline, config.stage == 3,
+                      config.prefetch_bucket_size, config.reduce_bucket_size,
+                      config.offload.parameter, config.offload.optimizer);
+  }
+};
+
+}  // namespace
+
+Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& model, int64_t ranks,
+                    const SearchOptions& options, const PlanSetting& plan) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  Search search;
+  std::vector<Candidate> open, over;  // over: their bound exceeds a limit
+  for (const Setting& setting : settings) {
+    const auto least = array_of(least_bytes(setting, model, ranks));
+    std::vector<Candidate>& list = load_of(least, options.limits).share > 1.0 ? over : open;
+    list.push_back({&setting, least, step_seconds(setting, model, ranks, options.rates)});
+  }
+  search.bounded = over.size();
+  std::map<decltype(Candidate().key()), Bytes> excess;
+  std::vector<double> estimates;  // step_seconds() of those that fit
+  // Whether a candidate will probably fit, then the predicted time, or how much it will lack.
+  const auto rank_of = [&](const Candidate& one) {
+    Bytes bytes = one.least;
+    if (const auto known = excess.find(one.key()); known != excess.end())
+      for (size_t space = 0; space < 3; ++space) bytes[space] += known->second[space];
+    const double load = load_of(bytes, options.limits).share;
+    return std::pair(load > 1.0, load > 1.0 ? load : one.seconds);
+  };
+  const auto keep = [&](PlannedSetting one, const Candidate& of) {
+    one.setting = *of.setting;
+    if (one.seconds == 0.0) one.seconds = of.seconds;
+    const Bytes bytes = array_of(one.bytes);
+    Bytes above = bytes;
+    for (size_t space = 0; space < 3; ++space) above[space] -= of.least[space];
+    Bytes& known = excess.try_emplace(of.key(), above).first->second;
+    for (size_t space = 0; space < 3; ++space) known[space] = std::min(known[space], above[space]);
+    const Load load = load_of(bytes, options.limits);
+    constexpr const char* names[] = {"device", "host", "file", "both"};
+    one.tight = names[load.space];
+    one.load = load.share;
+    if (one.fits()) estimates.push_back(of.seconds);
+    (one.fits() ? search.fitting : search.rest).push_back(std::move(one));
+  };
+  const auto slowest_of_enough = [&] {
+    const auto last = estimates.begin() + static_cast<int64_t>(options.enough) - 1;
+    std::ranges::nth_element(estimates, last);
+    return *last;
+  };
+  while (!open.empty()) {
+    if (std::chrono::duration<double>(Clock::now() - begin).count() > options.seconds) {
+      search.complete = false;
+      break;
+    }
+    const size_t together =
+        std::min(open.size(), static_cast<size_t>(std::max(1, options.threads)));
+    std::ranges::partial_sort(open, open.begin() + static_cast<int64_t>(together), {}, rank_of);
+    if (search.fitting.size() >= options.enough) {
+      const auto [lacks, seconds] = rank_of(open.front());
+      if (lacks || seconds >= slowest_of_enough()) break;
+    }
+    std::vector<std::optional<PlannedSetting>> planned(together);
+    std::vector<std::exception_ptr> failures(together);
+    const auto work = [&](size_t i) {
+      try {
+        planned[i] = plan(*open[i].setting);
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+    };
+    std::vector<std::thread> helpers;
+    for (size_t i = 1; i < together; ++i) helpers.emplace_back(work, i);
+    work(0);
+    for (std::thread& helper : helpers) helper.join();
+    for (size_t i = 0; i < together; ++i) {
+      if (failures[i]) std::rethrow_exception(failures[i]);
+      if (!planned[i]) {
+        ++search.refused;
+        continue;
+      }
+      keep(std::move(*planned[i]), open[i]);
+    }
+    open.erase(open.begin(), open.begin() + static_cast<int64_t>(together));
+  }
+  search.unplanned = open.size();
+  // The setting that a little more memory would allow; if all were skipped, some of the smallest.
+  open.insert(open.end(), over.begin(), over.end());
+  if (!search.fitting.empty())
+    std::erase_if(open, [&](const Candidate& one) {
+      return !rank_of(one).first || one.seconds >= *std::ranges::min_element(estimates);
+    });
+  const size_t more = search.fitting.empty() ? (search.rest.empty() ? 16 : 0) : 1;
+  for (size_t i = 0; i < more && !open.empty(); ++i) {
+    const auto next = std::ranges::min_element(open, {}, rank_of);
+    if (std::optional<PlannedSetting> one = plan(*next->setting)) keep(std::move(*one), *next);
+    open.erase(next);
+  }
+  std::ranges::stable_sort(search.fitting, {}, &PlannedSetting::seconds);
+  std::ranges::stable_sort(search.rest, {}, &PlannedSetting::load);
+  return search;
+}
+
+}  // namespace zg::zero
