@@ -446,11 +446,16 @@ inline VecOf<T> rounded(VecOf<T> a) {
 /// load and store: All, except for a last, shorter vector.
 template <class T = float, class F>
 inline void for_vectors(int64_t n, const F& f) {
-  constexpr int64_t lanes = lanes_of<T>;
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) f(i, All{});
-  if constexpr (lanes > 1)
+  for (; i + lanes_of<T> <= n; i += lanes_of<T>) f(i, All{});
+  if constexpr (lanes_of < T >> 1)
     if (i < n) f(i, n - i);
+}
+
+/// The same of whole vectors only: n is a multiple of their lanes.
+template <class T, class F>
+inline void for_whole_vectors(int64_t n, const F& f) {
+  for (int64_t i = 0; i < n; i += lanes_of<T>) f(i, All{});
 }
 
 /// Combines term(i, count) over [0, n) by f, which has the neutral element `start`: `width` vectors

@@ -2,7 +2,6 @@
 #include "zerograd/kernels/elementwise/elementwise_cpu.h"
 #include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu.h"
-#include "zerograd/runtime/cpu/team.h"
 
 // GELU and gates. Memory bound: forward of a gate reads two operands and writes one, backward reads
 // three and writes two.
@@ -11,15 +10,6 @@ namespace zg::cpu {
 ZG_DECLARE_LEVELS(ActivationTable, activation_table)
 
 namespace {
-
-/// Calls f(offset in bytes, number of elements) for the parts of tensors like x.
-template <class F>
-void for_parts(const Stream& stream, const Tensor& x, const F& f) {
-  constexpr int64_t chunk_elements = 1 << 13;
-  const int64_t size = size_of(x.dtype());
-  parallel_for(stream.traits().threads, x.numel(), chunk_elements,
-               [&](int64_t begin, int64_t end) { f(begin * size, end - begin); });
-}
 
 static_assert(static_cast<int>(Activation::gelu_tanh) == static_cast<int>(Gate::gelu_tanh) &&
               static_cast<int>(Activation::gelu_erf) == static_cast<int>(Gate::gelu_erf));
@@ -35,35 +25,34 @@ const ActivationFunctions& functions_for(Form form, const Tensor& x, const Strea
 
 void gelu_forward(const GeluForward& a, Workspace, Stream& stream) {
   const ActivationFunctions& f = functions_for(a.activation, a.x, stream);
-  for_parts(stream, a.x,
-            [&](int64_t at, int64_t n) { f.forward(a.x.raw() + at, a.y.raw() + at, n); });
+  for_vectors(stream, 1, std::array{a.x, a.y},
+              [&](const auto& at, int64_t n) { f.forward(at[0], at[1], n); });
 }
 
 void gelu_backward(const GeluBackward& a, Workspace, Stream& stream) {
   const ActivationFunctions& f = functions_for(a.activation, a.x, stream);
-  for_parts(stream, a.x, [&](int64_t at, int64_t n) {
-    f.backward(a.dy.raw() + at, a.x.raw() + at, a.dx.raw() + at, n);
-    if (a.y) f.forward(a.x.raw() + at, a.y.raw() + at, n);
+  if (!a.y)
+    return for_vectors(stream, 1, std::array{a.dy, a.x, a.dx},
+                       [&](const auto& at, int64_t n) { f.backward(at[0], at[1], at[2], n); });
+  for_vectors(stream, 2, std::array{a.dy, a.x, a.dx, a.y}, [&](const auto& at, int64_t n) {
+    f.backward(at[0], at[1], at[2], n);
+    f.forward(at[1], at[3], n);
   });
 }
 
 void gated_forward(const GatedForward& a, Workspace, Stream& stream) {
   const ActivationFunctions& f = functions_for(a.form, a.gate, stream);
-  for_parts(stream, a.gate, [&](int64_t at, int64_t n) {
-    f.gated_forward(a.gate.raw() + at, a.up.raw() + at, a.y.raw() + at, n);
-  });
+  for_vectors(stream, 1, std::array{a.gate, a.up, a.y},
+              [&](const auto& at, int64_t n) { f.gated_forward(at[0], at[1], at[2], n); });
 }
 
 void gated_backward(const GatedBackward& a, Workspace, Stream& stream) {
   const ActivationFunctions& f = functions_for(a.form, a.gate, stream);
-  for_parts(stream, a.gate, [&](int64_t at, int64_t n) {
-    f.gated_backward({.dy = a.dy.raw() + at,
-                      .gate = a.gate.raw() + at,
-                      .up = a.up.raw() + at,
-                      .dgate = a.dgate.raw() + at,
-                      .dup = a.dup.raw() + at},
-                     n);
-  });
+  for_vectors(stream, 2, std::array{a.dy, a.gate, a.up, a.dgate, a.dup},
+              [&](const auto& at, int64_t n) {
+                f.gated_backward(
+                    {.dy = at[0], .gate = at[1], .up = at[2], .dgate = at[3], .dup = at[4]}, n);
+              });
 }
 
 }  // namespace zg::cpu

@@ -25,15 +25,15 @@ template <class T, Gate form>
 void forward(const void* from, void* to, int64_t n) {
   const T* x = static_cast<const T*>(from);
   T* y = static_cast<T*>(to);
-  for_vectors<T>(
-      n, [&](int64_t i, auto count) { store(y + i, value<form>(load(x + i, count)), count); });
+  for_whole_vectors<T>(
+      n, [&](int64_t i, All count) { store(y + i, value<form>(load(x + i, count)), count); });
 }
 
 template <class T, Gate form>
 void backward(const void* dy, const void* from, void* to, int64_t n) {
   const T *gradient = static_cast<const T*>(dy), *x = static_cast<const T*>(from);
   T* dx = static_cast<T*>(to);
-  for_vectors<T>(n, [&](int64_t i, auto count) {
+  for_whole_vectors<T>(n, [&](int64_t i, All count) {
     store(dx + i, load(gradient + i, count) * derivative<form>(load(x + i, count)), count);
   });
 }
@@ -42,7 +42,7 @@ template <class T, Gate form>
 void gated_forward(const void* gate, const void* up, void* to, int64_t n) {
   const T *g = static_cast<const T*>(gate), *u = static_cast<const T*>(up);
   T* y = static_cast<T*>(to);
-  for_vectors<T>(n, [&](int64_t i, auto count) {
+  for_whole_vectors<T>(n, [&](int64_t i, All count) {
     store(y + i, value<form>(load(g + i, count)) * load(u + i, count), count);
   });
 }
@@ -52,7 +52,7 @@ void gated_backward(const GatedGradients& a, int64_t n) {
   const T *gradient = static_cast<const T*>(a.dy), *g = static_cast<const T*>(a.gate),
           *u = static_cast<const T*>(a.up);
   T *dgate = static_cast<T*>(a.dgate), *dup = static_cast<T*>(a.dup);
-  for_vectors<T>(n, [&](int64_t i, auto count) {
+  for_whole_vectors<T>(n, [&](int64_t i, All count) {
     const auto dy = load(gradient + i, count), x = load(g + i, count), up = load(u + i, count);
     store(dgate + i, dy * up * derivative<form>(x), count);
     store(dup + i, dy * value<form>(x), count);

@@ -22,34 +22,20 @@ namespace {
 static_assert(static_cast<int>(DType::f64) == 0 && static_cast<int>(DType::f16) == 3);
 size_t index_of(const Tensor& x) { return static_cast<size_t>(x.dtype()); }
 
-/// Calls f(begin of x, begin of y, n) for ranges of elements.
-template <class F>
-void for_ranges(const Stream& stream, int64_t grain, const Tensor& x, const Tensor& y, const F& f) {
-  const int64_t x_size = size_of(x.dtype()), y_size = size_of(y.dtype());
-  parallel_for(stream.traits().threads, x.numel(), grain, [&](int64_t begin, int64_t end) {
-    f(x.raw() + begin * x_size, y.raw() + begin * y_size, end - begin);
-  });
-}
-
-// The slowest function takes some ns for each element.
-constexpr int64_t grain = 1 << 13;
-
 }  // namespace
 
 void unary(const Unary& args, Workspace, Stream& stream) {
   const UnaryTable& table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
-  for_ranges(stream, grain, args.x, args.y,
-             table.forward[static_cast<size_t>(args.op)][index_of(args.x)]);
+  const auto function = table.forward[static_cast<size_t>(args.op)][index_of(args.x)];
+  for_vectors(stream, 1, std::array{args.x, args.y},
+              [&](const auto& at, int64_t n) { function(at[0], at[1], n); });
 }
 
 void unary_backward(const UnaryBackward& args, Workspace, Stream& stream) {
   const UnaryTable& table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
   const auto function = table.backward[static_cast<size_t>(args.op)][index_of(args.dy)];
-  const std::byte* dy = args.dy.raw();
-  for_ranges(stream, grain, reads_result(args.op) ? args.y : args.x, args.dx,
-             [&](const std::byte* v, std::byte* dx, int64_t n) {
-               function(v, dy + (dx - args.dx.raw()), dx, n);
-             });
+  for_vectors(stream, 1, std::array{reads_result(args.op) ? args.y : args.x, args.dy, args.dx},
+              [&](const auto& at, int64_t n) { function(at[0], at[1], at[2], n); });
 }
 
 ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
@@ -215,6 +201,15 @@ namespace {
 // task insignificant.
 constexpr int64_t cast_grain = 1 << 16;
 
+/// Calls f(begin of x, begin of y, n) for ranges of elements.
+template <class F>
+void for_ranges(const Stream& stream, const Tensor& x, const Tensor& y, const F& f) {
+  const int64_t x_size = size_of(x.dtype()), y_size = size_of(y.dtype());
+  parallel_for(stream.traits().threads, x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
+    f(x.raw() + begin * x_size, y.raw() + begin * y_size, end - begin);
+  });
+}
+
 bool is_bf16(const Tensor& x) { return x.dtype() == DType::bf16; }
 bool has_vectors(const Tensor& x) { return x.dtype() == DType::f32 || is_bf16(x); }
 
@@ -249,7 +244,7 @@ void axpby(const Axpby& args, Workspace, Stream& stream) {
   if (has_vectors(args.x) && has_vectors(args.y)) {
     const ElementwiseTable& table = ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
     const auto function = table.axpby[is_bf16(args.x)][is_bf16(args.y)];
-    return for_ranges(stream, cast_grain, args.x, args.y,
+    return for_ranges(stream, args.x, args.y,
                       [&](auto* x, auto* y, int64_t n) { function(x, y, args.a, args.b, n); });
   }
   const int threads = stream.traits().threads;
@@ -272,12 +267,12 @@ void axpby(const Axpby& args, Workspace, Stream& stream) {
 
 void cast(const Cast& args, Workspace, Stream& stream) {
   if (args.x.dtype() == args.y.dtype())
-    return for_ranges(stream, cast_grain, args.x, args.y, [&](auto* x, auto* y, int64_t n) {
+    return for_ranges(stream, args.x, args.y, [&](auto* x, auto* y, int64_t n) {
       std::memmove(y, x, static_cast<size_t>(n * size_of(args.x.dtype())));
     });
   if (has_vectors(args.x) && has_vectors(args.y)) {
     const ElementwiseTable& table = ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
-    return for_ranges(stream, cast_grain, args.x, args.y, table.cast[is_bf16(args.x)]);
+    return for_ranges(stream, args.x, args.y, table.cast[is_bf16(args.x)]);
   }
   const int threads = stream.traits().threads;
   visit_any(args.x.dtype(), [&]<class X>() {

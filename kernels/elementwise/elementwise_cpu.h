@@ -1,8 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <cstring>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 
@@ -19,7 +22,7 @@ struct ElementwiseTable {
   void (*cast[2])(const void* x, void* y, int64_t n);
 };
 
-/// By op and dtype: f64, f32, bf16, f16.
+/// By op and dtype: f64, f32, bf16, f16. n is a multiple of 16; see for_vectors.
 struct UnaryTable {
   void (*forward[unary_op_count][4])(const void* x, void* y, int64_t n);
   /// `v` is y where reads_result(op), else x.
@@ -32,7 +35,7 @@ struct GatedGradients {
   void *dgate, *dup;
 };
 
-/// GELU or a gate of n elements; dx may be dy.
+/// GELU or a gate of n elements, a multiple of 16; dx may be dy.
 struct ActivationFunctions {
   void (*forward)(const void* x, void* y, int64_t n);
   void (*backward)(const void* dy, const void* x, void* dx, int64_t n);
@@ -46,5 +49,33 @@ struct ActivationTable {
   };
   ByType form[3];  ///< by Gate, or by Activation, whose forms have the same numbers
 };
+
+/// Calls f(addresses, n) for ranges of tensors of one dtype and size, the last `written` of which
+/// are written. n is a multiple of 16: a rest is copied, so that loops over vectors need no second
+/// copy of their code, with masks.
+template <size_t count, class F>
+void for_vectors(const Stream& stream, size_t written, const std::array<Tensor, count>& tensors,
+                 const F& f) {
+  constexpr int64_t lanes = 16, grain = 1 << 13;  // the slowest function takes ns for each element
+  const int64_t size = size_of(tensors[0].dtype());
+  using Addresses = std::array<std::byte*, count>;
+  parallel_for(stream.traits().threads, tensors[0].numel(), grain, [&](int64_t begin, int64_t end) {
+    const int64_t rest = (end - begin) % lanes;
+    Addresses at;
+    for (size_t i = 0; i < count; ++i) at[i] = tensors[i].raw() + begin * size;
+    if (end - begin > rest) f(at, end - begin - rest);
+    if (rest == 0) return;
+    alignas(64) std::byte vectors[count][lanes * sizeof(double)] = {};
+    Addresses copies;
+    const auto bytes = static_cast<size_t>(rest * size);
+    for (size_t i = 0; i < count; ++i) {
+      at[i] = tensors[i].raw() + (end - rest) * size;
+      copies[i] = vectors[i];
+      if (i < count - written) std::memcpy(copies[i], at[i], bytes);
+    }
+    f(copies, lanes);
+    for (size_t i = count - written; i < count; ++i) std::memcpy(at[i], copies[i], bytes);
+  });
+}
 
 }  // namespace zg::cpu

@@ -45,15 +45,15 @@ template <class T, UnaryOp op>
 void forward(const void* from, void* to, int64_t n) {
   const T* x = static_cast<const T*>(from);
   T* y = static_cast<T*>(to);
-  for_vectors<T>(
-      n, [&](int64_t i, auto count) { store(y + i, value<op>(load(x + i, count)), count); });
+  for_whole_vectors<T>(
+      n, [&](int64_t i, All count) { store(y + i, value<op>(load(x + i, count)), count); });
 }
 
 template <class T, UnaryOp op>
 void backward(const void* saved, const void* dy, void* to, int64_t n) {
   const T *v = static_cast<const T*>(saved), *gradients = static_cast<const T*>(dy);
   T* dx = static_cast<T*>(to);
-  for_vectors<T>(n, [&](int64_t i, auto count) {
+  for_whole_vectors<T>(n, [&](int64_t i, All count) {
     store(dx + i, gradient<op>(load(v + i, count), load(gradients + i, count)), count);
   });
 }
