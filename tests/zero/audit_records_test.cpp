@@ -106,6 +106,7 @@ TEST_CASE_FIXTURE(Audited,
   for (const char* name : {"one", "other"})  // sliced by columns, as on tensor ranks
     store.add(unit, name, {3, 4}, Init::normal(0.3f),
               {.whole = {3, 4}, .slice = Slice{.outer = 3, .extent = 4, .rows = 4}});
+  const Parameter& frozen = store.add(unit, "frozen", {1}, Init::ones(), {.trainable = false});
   zero::Engine engine(store, Device::cpu());
   const auto value_of = [&](const char* name) {
     return engine.read(*store.find(name), zero::Engine::State::master);
@@ -126,7 +127,9 @@ TEST_CASE_FIXTURE(Audited,
     std::swap(swapped[0], swapped[to]);
     note(swapped, other);
   }
-  CHECK(seen.size() == 4);
+  engine.write(frozen, zero::Engine::State::master, std::vector{2.0f});
+  note(one, other);
+  CHECK(seen.size() == 5);
 }
 
 TEST_CASE_FIXTURE(Audited, "numbers are the shortest texts that are read as the same float") {
@@ -255,6 +258,11 @@ TEST_CASE_FIXTURE(Audited,
   CHECK(std::ranges::count_if(trail.step(0)->fields, [](const auto& field) {
           return contains(field.first, ": matmul c ");
         }) == 10);  // of each tape, two in forward and three in backward
+  AuditTrail without = trail;
+  std::erase_if(without.records[1].fields,
+                [](const auto& field) { return field.first.starts_with("ops."); });
+  CHECK(text_of(compare(trail, without)) == "1 equal");
+  CHECK(text_of(compare(without, trail)) == "1 equal");
 }
 
 TEST_CASE_FIXTURE(Audited, "masters in ops are in the order of the model and of the ranks") {

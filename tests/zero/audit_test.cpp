@@ -205,6 +205,9 @@ TEST_CASE_FIXTURE(Audited, "an edited, removed, added or reordered record is nam
   changed[0].pop_back();
   refused(changed,
           "line 1: expected a run of \"zerograd.audit/1\", got \"zerograd.audit/2\": the ");
+  changed = {rebuilt_chain(lines[0] + "\n" + lines[1] + "\n" + lines[0] + "\n")};
+  changed[0].pop_back();
+  refused(changed, "line 3: expected step 1, got 0");
   refused({"{\"loss\":1}"}, "line 1: expected a record of an audit trail, got an object without ");
   write_file(at("changed"), "not a record\n");
   CHECK_ERROR(FileError, "expected a record of an audit trail", AuditTrail::read(at("changed")));
@@ -279,6 +282,7 @@ TEST_CASE_FIXTURE(Audited, "a resumed run goes on with the chain, after a crash 
   CHECK(resumed.records[7].step == 6);
   CHECK(&resumed.run_of(5) == &resumed.records[0]);
   CHECK(&resumed.run_of(6) == &resumed.records[7]);
+  CHECK(&resumed.run_of(8) == &resumed.records[7]);
   // A file without earlier records begins with the resumed step.
   const AuditTrail late = audit("late", rest);
   CHECK(late.records.front().step == 6);

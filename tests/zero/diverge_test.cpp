@@ -113,6 +113,7 @@ TEST_CASE_FIXTURE(Diverging, "runs that do not part are equal") {
   CAPTURE(result.text);
   CHECK(result.kind == Divergence::Kind::equal);
   CHECK(result.steps == 10);
+  CHECK_FALSE(contains(names_of(result.layout), "interval"));
 }
 
 TEST_CASE_FIXTURE(Diverging,

@@ -81,6 +81,13 @@ TEST_CASE("a bit that flips in the copy of a tensor rank is found in its step") 
     CHECK(contains(result.json["op"]["field"],
                    kind.starts_with("parameter") ? "1/masters/1 " : "1/compute/"));
   }
+  // The stage in which a bit flips is named, not one that computes later.
+  const std::string stages = run + "--ranks 4 --tensor-parallel 2 --pipeline-parallel 2";
+  const Result result = diverged(
+      folder, {stages, stages + " --inject rank=1,step=3,fault=flip,at=9,kind=activation,bit=22"});
+  CAPTURE(result.json.dump());
+  CHECK(result.json["step"] == 3);
+  CHECK(contains(result.json["op"]["field"], "1/compute/9 "));
   // The run itself says so, and its record.
   const std::string warning = "after step 3 copies of parameters differ: {\"";
   const Outcome flipped =
