@@ -276,6 +276,11 @@ TEST_CASE_FIXTURE(Audited, "masters in ops are in the order of the model and of 
   for (const auto& [name, hash] : trail.step(0)->fields)
     if (contains(name, "/masters/")) masters += name.substr(4, 11) + " ";
   CHECK(masters == "0/masters/0 1/masters/0 1/masters/1 ");  // rank 1 has the second unit
+  // Ops of other layouts are not compared.
+  options.audit->path = at("alone");
+  options.accumulation = 2;
+  run({.options = options});
+  CHECK(text_of(compare(trail, AuditTrail::read(at("alone")))) == "10 equal");
 }
 
 }  // namespace zg::testing
