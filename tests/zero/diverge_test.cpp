@@ -70,7 +70,7 @@ struct Diverging : TenSteps {
       hooks.before_step = [&](int64_t step) {
         if ((is_replay && !side.flips_again) || step != side.flipped_step) return;
         std::vector<float> values = engine.read(*net.second, zero::Engine::State::master);
-        values.back() = std::bit_cast<float>(std::bit_cast<uint32_t>(values.back()) ^ 1u << 22);
+        values.back() = std::bit_cast<float>(std::bit_cast<uint32_t>(values.back()) ^ 1u << 24);
         engine.write(*net.second, zero::Engine::State::master, values);
       };
       zero::Trainer trainer(engine, of_run, task, hooks);
@@ -164,6 +164,14 @@ TEST_CASE_FIXTURE(Diverging,
   CHECK(contains(result.op->field, output));
   REQUIRE(result.element);
   CHECK(result.element->first != result.element->second);
+  CHECK(contains(result.text, " The first output that differs is on rank 0, "));
+  if (other.flips_again) {
+    const auto bits_of = [](const std::string& value) {
+      return std::stoul(value.substr(value.find("(0x") + 3), nullptr, 16);
+    };
+    CHECK(result.element->index == 59);
+    CHECK((bits_of(result.element->first) ^ bits_of(result.element->second)) == 1u << 24);
+  }
   if (field == "data")
     CHECK(result.element->index / width == 1);  // the second row of a micro-batch
 }
