@@ -165,6 +165,7 @@ TEST_CASE_FIXTURE(Diverging,
   REQUIRE(result.element);
   CHECK(result.element->first != result.element->second);
   CHECK(contains(result.text, " The first output that differs is on rank 0, "));
+  CHECK(contains(result.text, result.element->first + " and " + result.element->second));
   if (other.flips_again) {
     const auto bits_of = [](const std::string& value) {
       return std::stoul(value.substr(value.find("(0x") + 3), nullptr, 16);
