@@ -355,11 +355,12 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
   search.bounded = over.size();
   std::map<decltype(Candidate().key()), Bytes> excess;
   std::vector<double> estimates;  // step_seconds() of those that fit
-  // Whether a candidate will probably fit, then the predicted time, or how much it will lack.
+  // Whether a candidate will probably fit (keys do not say all: some of the excess), then the
+  // predicted time, or how much it will lack.
   const auto rank_of = [&](const Candidate& one) {
     Bytes bytes = one.least;
     if (const auto known = excess.find(one.key()); known != excess.end())
-      for (size_t space = 0; space < 3; ++space) bytes[space] += known->second[space];
+      for (size_t space = 0; space < 3; ++space) bytes[space] += known->second[space] * 3 / 4;
     const double load = load_of(bytes, options.limits).share;
     return std::pair(load > 1.0, load > 1.0 ? load : one.seconds);
   };

@@ -79,6 +79,8 @@ std::string advice_table(const Run& run, const zero::Search& search, const Given
     common.insert(common.end(), {"--device", name_of(place.type)});
   if (!options.has("--device-memory") && place.device.memory_limit > 0)
     common.insert(common.end(), {"--device-memory", std::to_string(place.device.memory_limit)});
+  if (!options.has("--host-memory") && place.device.host_limit > 0)
+    common.insert(common.end(), {"--host-memory", std::to_string(place.device.host_limit)});
   const auto limit_of = [](const zero::PlannedSetting& one) {
     return fmt::format("{} {:.0f} %", one.tight, 100.0 * one.load);
   };
