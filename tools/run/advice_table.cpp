@@ -94,11 +94,16 @@ std::string advice_table(const Run& run, const zero::Search& search, const Given
   constexpr int most = 8;
   int row = 0;
   zero::SpaceBytes least{.device = INT64_MAX, .host = INT64_MAX, .file = INT64_MAX};
-  for (const zero::PlannedSetting& one : search.fitting) {
+  for (const zero::PlannedSetting& found : search.fitting) {
     // A slower setting is of use only if it takes less of something.
+    const auto is_of_use = [&](const zero::SpaceBytes& bytes) {
+      return bytes.device < least.device || bytes.host < least.host || bytes.file < least.file;
+    };
+    if (!is_of_use(found.bytes)) continue;
+    const std::optional<zero::PlannedSetting> planned = exact(run, found);
+    if (!planned || !is_of_use(planned->bytes)) continue;
+    const zero::PlannedSetting& one = *planned;
     const zero::SpaceBytes& bytes = one.bytes;
-    if (bytes.device >= least.device && bytes.host >= least.host && bytes.file >= least.file)
-      continue;
     least = {.device = std::min(least.device, bytes.device),
              .host = std::min(least.host, bytes.host),
              .file = std::min(least.file, bytes.file)};

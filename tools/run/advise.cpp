@@ -119,9 +119,11 @@ std::vector<std::string> flags_of(const Setting& setting, const Run& run, bool w
 
 std::optional<zero::PlannedSetting> plan_setting(const Run& run, const Setting& setting,
                                                  const zero::ModelSizes& model,
-                                                 const zero::StepRates& rates, const Peaks* peaks) {
+                                                 const zero::StepRates& rates, const Peaks* peaks,
+                                                 bool whole_steps) {
   Run candidate = largest_steps(with_setting(run, setting));
   TrainOptions& options = candidate.options;
+  if (whole_steps) options.accumulation = setting.accumulation;
   options.kernels = peaks ? "counted" : "";
   // Validations and samples of later steps are planned in the first ones.
   for (int64_t* interval : {&options.eval_interval, &options.sample_interval})
@@ -146,6 +148,26 @@ std::optional<zero::PlannedSetting> plan_setting(const Run& run, const Setting& 
     return std::nullopt;
   }
   return planned;
+}
+
+std::optional<zero::PlannedSetting> exact(const Run& run, const zero::PlannedSetting& found) {
+  const Setting& setting = found.setting;
+  zero::PlannedSetting one = found;
+  if (setting.pipeline > 1 && setting.accumulation > setting.pipeline + 2) {
+    const auto planned = plan_setting(run, setting, {}, {}, nullptr, /*whole_steps=*/true);
+    if (!planned) return std::nullopt;
+    one.bytes = planned->bytes;
+  }
+  one.load = 0.0;
+  const DeviceOptions& limits = run.options.device_flags.device;
+  for (const auto& [name, bytes, limit] :
+       {std::tuple("device", one.bytes.device, limits.memory_limit),
+        std::tuple("host", one.bytes.host, limits.host_limit)})
+    if (const double share = static_cast<double>(bytes) / static_cast<double>(limit);
+        limit > 0 && share > one.load)
+      one.load = share, one.tight = name;
+  if (!one.fits()) return std::nullopt;
+  return one;
 }
 
 zero::StepRates rates_of(const Run& run, const Peaks* peaks) {
@@ -224,9 +246,10 @@ SmallestSetting smallest_fitting(const Run& run, const zero::Search* known) {
   for (const auto& [setting, flags] : small_changes(run)) {
     const zero::SpaceBytes least = zero::least_bytes(setting, model, run.options.ranks);
     if (!Needs{.device = least.device, .host = least.host}.fit(limits)) continue;
-    const auto planned = plan_setting(run, setting, model, {}, nullptr);
-    if (planned && Needs{.device = planned->bytes.device, .host = planned->bytes.host}.fit(limits))
-      return {.flags = flags};
+    auto planned = plan_setting(run, setting, model, {}, nullptr);
+    if (!planned) continue;
+    planned->setting = setting;
+    if (exact(run, *planned)) return {.flags = flags};
   }
   constexpr double seconds = 10.0;
   const zero::Search search =
@@ -236,7 +259,8 @@ SmallestSetting smallest_fitting(const Run& run, const zero::Search* known) {
   const auto text_of = [&](const zero::PlannedSetting& one) {
     return join(flags_of(one.setting, run), " ");
   };
-  if (!search.fitting.empty()) return {.flags = text_of(search.fitting.front())};
+  for (const zero::PlannedSetting& one : search.fitting)
+    if (exact(run, one)) return {.flags = text_of(one)};
   if (search.rest.empty()) return {.none = "none; try more --ranks or a smaller model"};
   const zero::PlannedSetting& smallest = search.rest.front();
   const int64_t bytes = smallest.tight == "host" ? smallest.bytes.host : smallest.bytes.device;

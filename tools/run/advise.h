@@ -28,10 +28,14 @@ std::vector<std::string> flags_of(const zero::Setting& setting, const Run& run, 
 const std::vector<std::string>& searched_flags();
 
 /// The memory of a setting: of each pipeline stage, three steps. With `peaks` also the seconds of
-/// its step. Absent: the training refuses it.
+/// its step. Absent: the training refuses it. Without `whole_steps` a step of a pipeline has only
+/// so many micro-batches that every stage is full; all of them may take some MiB more.
 std::optional<zero::PlannedSetting> plan_setting(const Run& run, const zero::Setting& setting,
                                                  const zero::ModelSizes& model,
-                                                 const zero::StepRates& rates, const Peaks* peaks);
+                                                 const zero::StepRates& rates, const Peaks* peaks,
+                                                 bool whole_steps = false);
+/// A setting that was found, with the bytes of whole steps. Absent: these exceed the run's limits.
+std::optional<zero::PlannedSetting> exact(const Run& run, const zero::PlannedSetting& found);
 
 /// Rates for runs on this type of device; `peaks` replace what they have.
 zero::StepRates rates_of(const Run& run, const Peaks* peaks = nullptr);
