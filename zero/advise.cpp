@@ -6,6 +6,7 @@
 #include <chrono>
 #include <exception>
 #include <map>
+#include <set>
 #include <thread>
 #include <tuple>
 
@@ -256,13 +257,24 @@ std::vector<std::pair<int64_t, int64_t>> axes_of(const Setting& own, const Choic
                                                  const ModelSizes& model, int64_t ranks) {
   std::vector<std::pair<int64_t, int64_t>> axes = {{own.tensor, own.pipeline}};
   if (!choices.axes) return axes;
-  for (int64_t tensor = 1; tensor <= ranks; ++tensor)
-    for (int64_t pipeline = 1; tensor * pipeline <= ranks; ++pipeline)
+  const int64_t stages = model.divides_layers ? std::max<int64_t>(1, model.layers) : 1;
+  for (int64_t tensor = 1; tensor <= std::min(ranks, model.heads); ++tensor)
+    for (int64_t pipeline = 1; pipeline <= std::min(ranks / tensor, stages); ++pipeline)
       if (ranks % (tensor * pipeline) == 0 && model.heads % tensor == 0 &&
-          (pipeline == 1 || (model.divides_layers && pipeline <= model.layers)) &&
           std::pair(tensor, pipeline) != axes.front())
         axes.emplace_back(tensor, pipeline);
   return axes;
+}
+
+// The divisors of n, ascending; above 16 each is at least twice the one before.
+std::vector<int64_t> micro_batches_of(int64_t n) {
+  std::set<int64_t> divisors;
+  for (int64_t i = 1; i <= n / i; ++i)
+    if (n % i == 0) divisors.insert({i, n / i});
+  std::vector<int64_t> kept;
+  for (const int64_t divisor : divisors)
+    if (divisor <= 16 || kept.back() <= divisor / 2) kept.push_back(divisor);
+  return kept;
 }
 
 }  // namespace
@@ -274,6 +286,11 @@ std::vector<Setting> settings_of(const Setting& own, const Choices& choices,
   for (const auto& [tensor, pipeline] : axes_of(own, choices, model, ranks)) {
     const int64_t data = ranks / (tensor * pipeline), each = samples / data;
     if (samples % data != 0) continue;
+    std::vector<int64_t> micro_batches;
+    if (choices.batches)
+      micro_batches = micro_batches_of(each);
+    else if (each % own.accumulation == 0)
+      micro_batches = {each / own.accumulation};
     for (const int stage : or_own(choices.stages, own.engine.stage))
       for (const OffloadOptions& place : places_of(own.engine.offload, stage, choices)) {
         const bool equals_stage_0 =
@@ -287,9 +304,7 @@ std::vector<Setting> settings_of(const Setting& own, const Choices& choices,
         setting.engine.offload = place;
         for (const Config& config : with_buckets(setting.engine, choices, model, data))
           for (const bool recomputes : or_own(choices.recomputes, own.recomputes))
-            for (int64_t micro = 1; micro <= each; ++micro) {
-              const bool is_own = micro * own.accumulation == each;
-              if (each % micro != 0 || !(choices.batches || is_own)) continue;
+            for (const int64_t micro : micro_batches) {
               setting.engine = config;
               setting.recomputes = recomputes;
               setting.micro_batch = micro;

@@ -90,8 +90,10 @@ struct Choices {
   std::vector<Space> activation = {Space::device, Space::host, Space::file};
   std::vector<double> ratios = {1.0, 0.75, 0.5, 0.25};  ///< OffloadOptions::optimizer_ratio
   bool buckets = true;  ///< smaller buckets of collectives, and at stage 3 no prefetch
-  bool batches = true;  ///< micro-batch and accumulation; samples of a step stay
-  bool axes = true;     ///< tensor and pipeline ranks
+  /// Micro-batch and accumulation; samples of a step stay. Above 16 samples each micro-batch is at
+  /// least twice the one before.
+  bool batches = true;
+  bool axes = true;  ///< tensor and pipeline ranks
 };
 /// All combinations that training accepts, without those that equal another in bytes and time.
 /// `own` is the run's setting, whose samples of a step every setting keeps.
