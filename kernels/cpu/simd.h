@@ -448,7 +448,7 @@ template <class T = float, class F>
 inline void for_vectors(int64_t n, const F& f) {
   int64_t i = 0;
   for (; i + lanes_of<T> <= n; i += lanes_of<T>) f(i, All{});
-  if constexpr (lanes_of < T >> 1)
+  if constexpr (1 < lanes_of<T>)
     if (i < n) f(i, n - i);
 }
 
