@@ -195,11 +195,13 @@ TEST_CASE("bench step --against times the steps of two runs in turns") {
       "2 "
       "--warm-up 1 --steps 3 --json " +
       (folder / "step"));
-  words.insert(words.end(), {"--against", "--grad-accum 8"});
+  words.insert(words.end(), {"--against", "--grad-accum 64"});
   const Outcome outcome = checked(zerograd(words));
   const nlohmann::json record = nlohmann::json::parse(std::ifstream(folder / "step"));
   REQUIRE(record["ratios_against"].size() == 3);
-  CHECK(record["ratios_against"][1] > 1.0);  // eight micro-batches against one
+  // 64 micro-batches against one: the largest of the three ratios, because other programs may
+  // delay one of the steps.
+  CHECK(record["ratios_against"][2] > 1.0);
   CHECK(contains(outcome.out, "\nagainst: a step takes "));
   words.insert(words.end(), {"--ranks", "2"});
   CHECK(contains(checked(zerograd(words), 2).error, "--against: expected one rank in both runs"));
