@@ -45,6 +45,11 @@ LocalGroup::Clock::time_point LocalGroup::deadline() const {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(world_.timeout_);
 }
 
+bool LocalGroup::all_have(int64_t Member::*progress, int64_t sequence) const {
+  return std::ranges::all_of(each_,
+                             [&](const Member& other) { return other.*progress >= sequence; });
+}
+
 std::vector<int> LocalGroup::missing_ranks(int64_t Member::*progress, int64_t sequence) const {
   std::vector<int> ranks;
   for (int member = 0; member < members_.size(); ++member)
@@ -97,10 +102,10 @@ void LocalGroup::check_for_early_return(int member, int64_t sequence) {
 void LocalGroup::await(Lock& lock, int member, int64_t sequence, int64_t Member::*progress) {
   const auto began = Clock::now();
   auto deadline = this->deadline();
-  const auto done = [&] {
-    return std::ranges::all_of(each_,
-                               [&](const Member& other) { return other.*progress >= sequence; });
-  };
+  const auto done = [&] { return all_have(progress, sequence); };
+  // Only the last member wakes the others: with one wake-up for each, those that find others
+  // missing would sleep again.
+  if (done()) changed_.notify_all();
   for (;;) {
     // Checked before failures: a collective that every rank has finished succeeds on all of them.
     if (done()) return;
@@ -158,7 +163,6 @@ void LocalGroup::meet(int member, int64_t sequence, Call call,
   self.call = std::move(call);
   self.arrived = sequence;
   rank.last = named(self.call, sequence, members_.group);
-  changed_.notify_all();
   await(lock, member, sequence, &Member::arrived);
   const auto agrees = [&](const Member& other) { return other.call.agrees(self.call); };
   if (!std::ranges::all_of(each_, agrees)) {
@@ -173,7 +177,6 @@ void LocalGroup::meet(int member, int64_t sequence, Call call,
   action();
   lock.lock();
   self.done = sequence;
-  changed_.notify_all();
   await(lock, member, sequence, &Member::done);
   self.alive = Clock::now();
   self.call.input = {};

@@ -69,6 +69,7 @@ class LocalGroup {
   void check_pieces(int member);
   std::string place_of(int member) const;
   std::string failure_for(int member) const;
+  bool all_have(int64_t Member::*progress, int64_t sequence) const;
   std::vector<int> missing_ranks(int64_t Member::*progress, int64_t sequence) const;
 
   LocalWorld& world_;

@@ -1,5 +1,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 
+#include <sys/resource.h>
+
 #include <latch>
 
 #include "tests/runtime/comm/ranks.h"
@@ -32,6 +34,26 @@ TEST_CASE("every rank gathers every shard in rank order, at any world size") {
           throw ShapeError("element " + std::to_string(i) + " is wrong");
     });
   }
+}
+
+TEST_CASE("ranks that wait for others sleep until the last one arrives") {
+  // Without sleeps in vain each rank sleeps four times a barrier, and sometimes for a mutex.
+  const int ranks = 32, barriers = 50;
+  double sleeps = 0.0;
+  run_local(ranks, [&](Communicator& comm, const Device&) {
+    const auto count = [] {
+      rusage usage{};
+      getrusage(RUSAGE_SELF, &usage);
+      return static_cast<double>(usage.ru_nvcsw);
+    };
+    comm.wait(comm.barrier("begin"));
+    const double before = count();
+    for (int i = 0; i < barriers; ++i) comm.wait(comm.barrier("b"));
+    if (comm.rank() == 0) sleeps = (count() - before) / (barriers * ranks);
+  });
+  INFO("sleeps of a rank in a barrier: ", sleeps);
+  CHECK(sleeps > 0.5);
+  CHECK(sleeps < 10.0);
 }
 
 TEST_CASE("pieces of gradients are added at the rank that owns the shard, in rank order") {
