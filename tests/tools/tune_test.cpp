@@ -210,7 +210,7 @@ TEST_CASE("tune shows a trial that fails as a row and goes on") {
   const std::vector<TrialRow> rows = trial_rows(outcome.out);
   REQUIRE(rows.size() == 2);
   CHECK(rows.front().predicted_peak == rows.front().measured_peak);
-  CHECK(rows.front().setting == "--offload-optimizer host --offload-gradients host");
+  CHECK(rows.front().setting == "--offload-optimizer host");
   CHECK(rows.back().setting == "as given");
   CHECK(rows.back().step_ms == "Killed");
   const std::string late = folder / "late";

@@ -22,9 +22,6 @@ namespace zg::tools {
 /// checkpointing, the micro-batch with the accumulation, and the bucket sizes.
 using Tuning = TrainOptions;
 
-/// The run with the values of the tuning.
-Run tuned(const Run& run, const Tuning& tuning);
-
 /// The flags to add to the command line of `run` for this tuning: stage and micro-batch, unless
 /// they were given, and those other values that differ from the run's.
 std::vector<std::string> flags_of(const Tuning& tuning, const Run& run);
@@ -44,26 +41,6 @@ bool may_vary(const TrainOptions& options, const std::string& flag);
 /// parameters; else 0 and 3 with one rank, where 1 and 2 equal 0; else 0 and 1 if gradients are
 /// reduced at the boundary; else all.
 std::vector<int> stages_of(const Run& run);
-
-/// All combinations of stage, offload and activation checkpointing. If the flags of offload may
-/// vary, the choices of offload are: no offload; optimizer states and gradient accumulators; and in
-/// stage 3 these together with parameters. The location is the host and, if the run has an NVMe
-/// path, also NVMe. Gradient accumulators are then on the host, never on NVMe. With one rank, stage
-/// 3 is tried only with offloaded parameters, unless the stage was given. Micro-batch and buckets
-/// are those of the run.
-std::vector<Tuning> combinations_of(const Run& run);
-
-/// The micro-batches to try, ascending: only the run's own if --batch-size, or --train-batch-size
-/// and --grad-accum, were given; else, with --train-batch-size, the divisors of each rank's share
-/// of it; else powers of two.
-std::vector<int64_t> micro_batches_of(const Run& run);
-/// With --train-batch-size, the accumulation changes with the micro-batch.
-Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run);
-
-/// The tuning itself, then variants that need less memory and are slower, with the same results:
-/// bucket sizes computed from the model's width as Hugging Face Accelerate does (width^2 and 0.9
-/// width^2), activations on the host, or both.
-std::vector<Tuning> smaller_variants(const Tuning& tuning, const Run& run);
 
 /// A DeepSpeed config in JSON: the config of `run`, or an empty one, with this tuning in its keys.
 /// A section "zerograd" holds the values that DeepSpeed has no key for. Other flags of `run` must
@@ -86,7 +63,6 @@ struct Planned {
 
   double samples_per_s(const Run& run) const;
 };
-Planned planned(const Run& run, const Tuning& tuning, const zero::StepRates& rates);
 
 struct Plans {
   std::vector<Planned> fitting;  ///< in plan_all(): highest predicted samples per second first
@@ -94,9 +70,11 @@ struct Plans {
   bool whole = true;             ///< false: the time limit ended the search before all were planned
 };
 
-/// Searches combinations_of() with each micro-batch (zero/advise.h); without --train-batch-size up
-/// to the first whose step is predicted to take longer than `longest_step_s`. If none fits, also
-/// their smaller_variants(). Stops after `seconds` if at least one plan fits.
+/// Searches the run's choices of stage, places of states and activation checkpointing
+/// (zero/advise.h) with each micro-batch; without --train-batch-size up to the first with which
+/// every step is predicted to take longer than `longest_step_s`. If none fits, also those with
+/// smaller buckets and activations on the host, which are slower. Stops after `seconds` if at least
+/// one plan fits. Parts of the optimizer's states and the axes of the ranks are not varied.
 Plans plan_all(const Run& run, const zero::StepRates& rates, double seconds, double longest_step_s);
 
 /// For each stage, in order, plans the largest micro-batch that fits; all other settings are those

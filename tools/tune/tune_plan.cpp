@@ -62,35 +62,84 @@ double Planned::samples_per_s(const Run& run) const {
          seconds;
 }
 
-Planned planned(const Run& run, const Tuning& tuning, const zero::StepRates& rates) {
-  const zero::Search search =
-      search_list(run, {setting_of(tuned(run, tuning))}, search_options(run, rates, 1e9));
-  if (search.refused > 0) dry_run(tuned(run, tuning), 0);  // throws the reason
+namespace {
+
+Planned planned(const Run& run, const zero::Setting& setting, const zero::StepRates& rates) {
+  const zero::Search search = search_list(run, {setting}, search_options(run, rates, 1e9));
+  if (search.refused > 0) dry_run(with_setting(run, setting), 0);  // throws the reason
   return planned_of(run, (search.fitting.empty() ? search.rest : search.fitting).front());
 }
+
+bool has_samples(const Run& run) { return !may_vary(run.options, "--train-batch-size"); }
+
+// The micro-batches to try, ascending: only the run's own if --batch-size, or --train-batch-size
+// and --grad-accum, were given; else, with --train-batch-size, the divisors of each rank's share
+// of it; else powers of two.
+std::vector<int64_t> micro_batches_of(const Run& run) {
+  if (!may_vary(run.options, "--batch-size") ||
+      (has_samples(run) && !may_vary(run.options, "--grad-accum")))
+    return {run.options.micro_batch};
+  std::vector<int64_t> sizes;
+  const int64_t share = run.options.micro_batch * run.options.accumulation;
+  for (int64_t size = 1; has_samples(run) && size <= share; ++size)
+    if (share % size == 0) sizes.push_back(size);
+  for (int64_t size = 1; !has_samples(run) && size <= largest_count; size *= 2)
+    sizes.push_back(size);
+  return sizes;
+}
+
+// With --train-batch-size, the accumulation changes with the micro-batch.
+zero::Setting with_micro_batch(zero::Setting setting, int64_t micro_batch, const Run& run) {
+  setting.micro_batch = micro_batch;
+  if (has_samples(run))
+    setting.accumulation = run.options.micro_batch * run.options.accumulation / micro_batch;
+  return setting;
+}
+
+zero::Choices choices_of_tune(const Run& run, bool with_smaller) {
+  zero::Choices choices = choices_of(run, /*keeps_given=*/true);
+  choices.stages = stages_of(run);
+  if (choices.stages.size() > 2) std::erase(choices.stages, run.options.engine.stage == 2 ? 1 : 2);
+  std::vector<Space> places = {Space::device, Space::host};
+  if (!choices.gradient.empty()) choices.gradient = places;
+  if (!choices.activation.empty()) choices.activation = places;
+  if (!run.options.offload.nvme_path.empty()) places.push_back(Space::file);
+  if (!choices.optimizer.empty()) choices.optimizer = places;
+  if (!choices.parameter.empty()) choices.parameter = places;
+  if (run.options.offload.cpu_offload && may_vary(run.options, "--offload-param"))
+    choices.parameter = {Space::host};
+  choices.ratios.clear();
+  choices.batches = choices.axes = false;
+  if (!with_smaller) choices.buckets = false, choices.activation.clear();
+  return choices;
+}
+
+}  // namespace
 
 Plans plan_all(const Run& run, const zero::StepRates& rates, double seconds,
                double longest_step_s) {
   const zero::ModelSizes model = model_sizes(run);
-  const bool free = may_vary(run.options, "--train-batch-size");
-  std::vector<zero::Setting> settings, variants;
-  for (const Tuning& combination : combinations_of(run))
+  const int64_t ranks = run.options.ranks;
+  const auto search_with = [&](const zero::Choices& choices, const zero::SearchOptions& options) {
+    std::vector<zero::Setting> settings;
     for (const int64_t size : micro_batches_of(run)) {
-      const std::vector<Tuning> ones =
-          smaller_variants(with_micro_batch(combination, size, run), run);
-      for (const Tuning& one : ones)
-        (&one == &ones.front() ? settings : variants).push_back(setting_of(tuned(run, one)));
-      if (free &&
-          zero::step_seconds(settings.back(), model, run.options.ranks, rates) > longest_step_s)
+      const auto some =
+          zero::settings_of(with_micro_batch(setting_of(run), size, run), choices, model, ranks);
+      settings.insert(settings.end(), some.begin(), some.end());
+      if (!has_samples(run) && std::ranges::all_of(some, [&](const zero::Setting& one) {
+            return zero::step_seconds(one, model, ranks, rates) > longest_step_s;
+          }))
         break;
     }
+    return search_list(run, settings, options);
+  };
   zero::SearchOptions options = search_options(run, rates, seconds);
-  zero::Search search = search_list(run, settings, options);
+  zero::Search search = search_with(choices_of_tune(run, false), options);
   const bool found = !search.fitting.empty();
-  if (!found) {  // then the variants that take less memory, until some fit
+  if (!found) {  // then with the choices that take less memory, until some fit
     options.seconds = std::numeric_limits<double>::infinity();
     options.enough = 8;
-    zero::Search smaller = search_list(run, variants, options);
+    zero::Search smaller = search_with(choices_of_tune(run, true), options);
     search.fitting = std::move(smaller.fitting);
     search.rest.insert(search.rest.end(), smaller.rest.begin(), smaller.rest.end());
   }
@@ -106,18 +155,17 @@ Plans plan_all(const Run& run, const zero::StepRates& rates, double seconds,
 }
 
 Plans plan_largest(const Run& run, const zero::StepRates& rates) {
-  const bool solved = !may_vary(run.options, "--train-batch-size");
+  const bool solved = has_samples(run);
   const std::vector<int64_t> divisors = solved ? micro_batches_of(run) : std::vector<int64_t>{};
   Plans plans;
-  std::vector<int> stages = stages_of(run);
-  for (int stage : stages) {
-    Tuning tuning = run.options;
-    tuning.engine.stage = stage;
+  for (int stage : stages_of(run)) {
+    zero::Setting setting = setting_of(run);
+    setting.engine.stage = stage;
     if (stage == 3 && run.options.offload.cpu_offload && may_vary(run.options, "--offload-param"))
-      tuning.engine.offload.parameter = Space::host;
+      setting.engine.offload.parameter = Space::host;
     const auto of_size = [&](int64_t index) {
       const int64_t size = solved ? divisors[static_cast<size_t>(index)] : index + 1;
-      return planned(run, with_micro_batch(tuning, size, run), rates);
+      return planned(run, with_micro_batch(setting, size, run), rates);
     };
     const int64_t count =
         largest_fitting(solved ? static_cast<int64_t>(divisors.size()) : largest_count,

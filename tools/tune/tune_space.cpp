@@ -14,13 +14,6 @@ using zero::deepspeed::CheckedConfig;
 using zero::deepspeed::Setting;
 using zero::deepspeed::Value;
 
-Run tuned(const Run& run, const Tuning& tuning) {
-  Run other = run;
-  other.options = tuning;
-  other.options.rampup = {};  // the full batch is measured
-  return other;
-}
-
 bool may_vary(const TrainOptions& options, const std::string& flag) {
   return !options.has(flag) || options.defaulted.count(flag) > 0;
 }
@@ -74,95 +67,6 @@ std::vector<int> stages_of(const Run& run) {
   if (run.options.ranks == 1) return {0, 3};
   if (engine.reduce_at_boundary) return {0, 1};
   return {0, 1, 2, 3};
-}
-
-namespace {
-
-// Gradient accumulators are offloaded with the optimizer states, but never to NVMe.
-std::vector<zero::OffloadOptions> offloads_of(const Run& run, int stage) {
-  const TrainOptions& options = run.options;
-  const zero::OffloadOptions own = run.options.engine.offload;
-  const auto open = [&](const char* flag) {
-    return may_vary(options, flag) && !options.offload.cpu_offload;
-  };
-  std::vector<Space> optimizers = {own.optimizer};
-  if (open("--offload-optimizer")) {
-    optimizers = {Space::device, Space::host};
-    if (!options.offload.nvme_path.empty()) optimizers.push_back(Space::file);
-  }
-  std::vector<zero::OffloadOptions> offloads;
-  for (Space optimizer : optimizers) {
-    zero::OffloadOptions offload = own;
-    offload.optimizer = optimizer;
-    if (open("--offload-gradients") && open("--offload-optimizer"))
-      offload.gradient = optimizer == Space::device ? Space::device : Space::host;
-    if (stage == 3 && options.offload.cpu_offload && may_vary(options, "--offload-param"))
-      offload.parameter = Space::host;
-    offloads.push_back(offload);
-    if (stage < 3 || !open("--offload-param") || optimizer == Space::device) continue;
-    offload.parameter = optimizer;
-    offloads.push_back(offload);
-  }
-  return offloads;
-}
-
-}  // namespace
-
-std::vector<Tuning> combinations_of(const Run& run) {
-  std::vector<Tuning> combinations;
-  std::vector<bool> checkpointing = {run.options.activation_checkpoint};
-  if (may_vary(run.options, "--activation-checkpoint")) checkpointing = {false, true};
-  for (int stage : stages_of(run))
-    for (const zero::OffloadOptions& offload : offloads_of(run, stage))
-      for (bool checkpoint : checkpointing) {
-        Tuning combination = run.options;
-        combination.engine.stage = stage;
-        combination.engine.offload = offload;
-        combination.activation_checkpoint = checkpoint;
-        const bool alone = run.options.ranks == 1 && stage == 3;
-        if (!alone || offload.parameter != Space::device || !is_stage_open(run))
-          combinations.push_back(combination);
-      }
-  return combinations;
-}
-
-std::vector<int64_t> micro_batches_of(const Run& run) {
-  const bool solved = !may_vary(run.options, "--train-batch-size");
-  if (!may_vary(run.options, "--batch-size") || (solved && !may_vary(run.options, "--grad-accum")))
-    return {run.options.micro_batch};
-  std::vector<int64_t> sizes;
-  const int64_t share = run.options.micro_batch * run.options.accumulation;
-  for (int64_t size = 1; solved && size <= share; ++size)
-    if (share % size == 0) sizes.push_back(size);
-  for (int64_t size = 1; !solved && size <= largest_count; size *= 2) sizes.push_back(size);
-  return sizes;
-}
-
-Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run) {
-  tuning.micro_batch = micro_batch;
-  if (!may_vary(run.options, "--train-batch-size"))
-    tuning.accumulation = run.options.micro_batch * run.options.accumulation / micro_batch;
-  return tuning;
-}
-
-std::vector<Tuning> smaller_variants(const Tuning& tuning, const Run& run) {
-  const double square =
-      static_cast<double>(run.options.model.width) * static_cast<double>(run.options.model.width);
-  Tuning cut = tuning;
-  if (may_vary(run.options, "--reduce-bucket-size"))
-    cut.engine.reduce_bucket_size =
-        std::min(cut.engine.reduce_bucket_size, static_cast<int64_t>(square));
-  if (tuning.engine.stage == 3 && may_vary(run.options, "--prefetch-bucket-size"))
-    cut.engine.prefetch_bucket_size =
-        std::min(cut.engine.prefetch_bucket_size, static_cast<int64_t>(0.9 * square));
-  std::vector<Tuning> ones = {tuning};
-  if (flags_of(cut, run) != flags_of(tuning, run)) ones.push_back(cut);
-  if (!may_vary(run.options, "--offload-activations")) return ones;
-  for (size_t i = 0, count = ones.size(); i < count; ++i) {
-    ones.push_back(ones[i]);
-    ones.back().engine.offload.activation = Space::host;
-  }
-  return ones;
 }
 
 namespace {
