@@ -56,8 +56,9 @@ struct Work {
   double bytes() const { return read + written; }
 };
 
-/// The limit that bounds a run: the one that needs the longest time for its work. Memory does not
-/// bound work on up to 1 MiB, which stays in a core's cache.
+/// The limit that bounds a run: the one that needs the longest time for its work. On a CPU, unless
+/// the limits were given, it is measured between the row's samples; of memory with as many bytes.
+/// Memory does not bound work on up to 1 MiB, which stays in a core's cache.
 struct Bound {
   const char* name = "";  ///< "matmul peak", "memory" (the better of memory and update) or "read"
   double seconds = 0.0;   ///< time of one run at that limit; 0: the device has no such kernel
@@ -117,6 +118,7 @@ class ZG_API Report {
 
   Device device_;
   Effort effort_;
+  bool beside_;  // a row's limit is measured again between its samples
   Limits limits_;
   std::vector<Row> rows_;
 };

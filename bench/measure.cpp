@@ -54,7 +54,8 @@ void validate(const Effort& effort) {
 }
 
 std::vector<double> measure(const std::function<void()>& run, const Effort& effort,
-                            const std::function<void()>& finish) {
+                            const std::function<void()>& finish,
+                            const std::function<void()>& between) {
   validate(effort);
   double once = seconds_of(run, 1, finish);
   for (int i = 1; i < effort.warm_up && once * i < effort.seconds / 4; ++i)
@@ -68,14 +69,21 @@ std::vector<double> measure(const std::function<void()>& run, const Effort& effo
       std::clamp(in_time, static_cast<double>(fewest), static_cast<double>(effort.samples)));
   std::vector<double> seconds;
   seconds.reserve(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) seconds.push_back(seconds_of(run, times, finish));
+  const int part = (count + 3) / 4;
+  for (int i = 0; i < count; ++i) {
+    if (between && i % part == 0) between();
+    seconds.push_back(seconds_of(run, times, finish));
+  }
+  if (between) between();
   std::ranges::sort(seconds);
   return seconds;
 }
 
 std::vector<double> measure(const Device& device, const std::function<void()>& run,
-                            const Effort& effort) {
-  if (device.type() == Device::Type::cpu) return measure(run, effort);
+                            const Effort& effort, const std::function<void()>& between) {
+  if (device.type() == Device::Type::cpu)
+    return measure(
+        run, effort, [] {}, between);
   const auto finish = [&] { device.compute().synchronize(); };
   validate(effort);
   run();
@@ -139,47 +147,6 @@ double quantile(const std::vector<double>& sorted, double q) {
 
 namespace {
 
-// 512 MiB, because server processors have caches of 256 MiB. Four streams of prefetched lines use
-// more bandwidth than one stream does.
-constexpr int64_t numel = int64_t{128} << 20, grain = int64_t{1} << 17;
-constexpr int64_t streams = 4, stream_numel = grain / streams, line = 16, ahead = 32 * line;
-
-/// Seconds of the fastest of several passes over x. A pass calls f() once for each line of 16
-/// elements.
-template <class F>
-double best_pass(const Device& device, const Tensor& x, const F& f) {
-  constexpr int passes = 6;
-  int32_t* begin_of_x = x.data<int32_t>();
-  double best = 1e9;
-  for (int pass = 0; pass < passes; ++pass) {
-    const auto begin = std::chrono::steady_clock::now();
-    cpu::parallel_for(device.traits().threads, numel, grain, [&](int64_t first, int64_t) {
-      auto work = f();
-      for (int64_t i = first; i < first + stream_numel; i += line)
-        for (int64_t stream = 0; stream < streams; ++stream) {
-          int32_t* here = begin_of_x + i + stream * stream_numel;
-          __builtin_prefetch(here + ahead);
-          work(here);
-        }
-    });
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    best = std::min(best, seconds.count());
-  }
-  return best;
-}
-
-/// Adds up the lines. The result is used, so the compiler cannot remove the reads.
-struct Sum {
-  int32_t sums[line] = {};
-  std::atomic<int64_t>& total;
-
-  explicit Sum(std::atomic<int64_t>& t) : total(t) {}
-  ~Sum() { total += *std::max_element(sums, sums + line); }
-  void operator()(const int32_t* here) {
-    for (int64_t lane = 0; lane < line; ++lane) sums[lane] += here[lane];
-  }
-};
-
 /// The rate of an accelerator. Doubles the size until a run takes long enough, the size is
 /// `largest` or the memory is exhausted.
 template <class WorkOf>
@@ -210,33 +177,29 @@ double rate(const Device& device, int64_t smallest, int64_t largest, const WorkO
   return found;
 }
 
-Tensor large_array(const Device& device) { return Tensor::full({numel}, 1.0, DType::i32, device); }
+/// Bytes of an array that no cache holds: server processors have caches of 256 MiB.
+constexpr int64_t large = int64_t{512} << 20;
 
-/// Bytes per second that all threads together read while they add up x.
-double read_bandwidth(const Device& device, const Tensor& x) {
-  std::atomic<int64_t> total{0};
-  const double seconds = best_pass(device, x, [&] { return Sum(total); });
-  return total > 0 ? static_cast<double>(x.bytes()) / seconds : 0.0;
+Tensor array_of(const Device& device, int64_t bytes) {
+  return Tensor::full({bytes / 4}, 1.0, DType::f32, device);
 }
 
-/// Bytes per second that all threads together read and write while they update y in place.
-double update_bandwidth(const Device& device, const Tensor& y) {
-  const double seconds = best_pass(device, y, [] {
-    return [](int32_t* here) {
-      for (int64_t lane = 0; lane < line; ++lane) here[lane] += 1;
-    };
-  });
-  return 2.0 * static_cast<double>(y.bytes()) / seconds;
+void keep(double& limit, double now) { limit = std::max(limit, now); }
+
+void keep(Limits& limits, const MemoryRates& now) {
+  keep(limits.memory, now.add);
+  keep(limits.update, now.update);
+  keep(limits.read, now.read);
 }
 
 }  // namespace
 
 double measure_read_bandwidth(const Device& device) {
-  return read_bandwidth(device, large_array(device));
+  return measure_memory_rates(array_of(device, large)).read;
 }
 
 double measure_copy_rate(const Device& device) {
-  return rate(device, numel / 128, 4 * numel, [&](int64_t size) {
+  return rate(device, int64_t{1} << 20, int64_t{512} << 20, [&](int64_t size) {
     const Tensor from = Tensor::zeros({size}, DType::f32, device);
     const Tensor to = Tensor::zeros({size}, DType::f32, device);
     return std::pair(2.0 * static_cast<double>(to.bytes()),
@@ -284,18 +247,31 @@ Limits measure_limits(const Device& device, int rounds) {
     best.matmul_bf16 = measure_product_rate(device, DType::bf16);
     return best;
   }
-  const auto keep = [](double& limit, double now) { limit = std::max(limit, now); };
   // Each round measures all limits. So the repeats of one limit are far apart in time: other
   // programs may be busy for a while.
   for (int round = 0; round < rounds; ++round) {
     keep(best.matmul_f32, matmul_peak_or_zero(device, DType::f32));
     keep(best.matmul_bf16, matmul_peak_or_zero(device, DType::bf16));
-    keep(best.memory, measure_memory_bandwidth(device));
-    const Tensor array = large_array(device);
-    keep(best.update, update_bandwidth(device, array));
-    keep(best.read, read_bandwidth(device, array));
+    keep(best, measure_memory_rates(array_of(device, large)));
   }
   return best;
+}
+
+LimitsBeside::LimitsBeside(const Device& device, const Work& work, bool computes)
+    : device_(device), dtype_(work.dtype) {
+  constexpr double smallest = 1 << 16;
+  if (!computes)
+    array_ =
+        array_of(device, static_cast<int64_t>(std::clamp(work.bytes(), smallest, double{large})));
+}
+
+void LimitsBeside::sample() {
+  if (array_)
+    keep(limits_, measure_memory_rates(*array_));
+  else if (dtype_ == DType::bf16)
+    keep(limits_.matmul_bf16, matmul_peak_or_zero(device_, DType::bf16));
+  else
+    keep(limits_.matmul_f32, matmul_peak_or_zero(device_, DType::f32));
 }
 
 }  // namespace zg::bench

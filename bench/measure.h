@@ -3,24 +3,27 @@
 #include <chrono>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "zerograd/bench.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/step_time.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg::bench {
 
 /// Returns the seconds of one run for each sample, sorted. A sample is several runs and then a call
-/// of `finish`, which waits for their queued work. Throws ConfigError for an invalid effort.
+/// of `finish`, which waits for their queued work. Calls `between` before the first sample, after
+/// the last, and three times between them. Throws ConfigError for an invalid effort.
 std::vector<double> measure(
     const std::function<void()>& run, const Effort& effort = {},
-    const std::function<void()>& finish = [] {});
+    const std::function<void()>& finish = [] {}, const std::function<void()>& between = {});
 /// Measures on a device. On an accelerator `finish` waits for the compute stream, and one run
-/// precedes all others, because some kernels are built at their first use.
+/// precedes all others, because some kernels are built at their first use; `between` is for CPUs.
 std::vector<double> measure(const Device& device, const std::function<void()>& run,
-                            const Effort& effort = {});
+                            const Effort& effort = {}, const std::function<void()>& between = {});
 
 /// The quantile q of sorted values, without interpolation.
 double quantile(const std::vector<double>& sorted, double q);
@@ -50,6 +53,21 @@ std::string cache_of(double bytes, int threads);
 /// Measures the limits of a device. On a CPU: the best of `rounds` rounds; takes up to 512 MiB. On
 /// an accelerator: measure_copy_rate() for every memory limit, and measure_product_rate().
 Limits measure_limits(const Device& device, int rounds);
+
+/// The limits that bound a row on a CPU, measured between its samples: of products, or of memory
+/// with as many bytes as the work has, so that a cache which holds the operands counts.
+class LimitsBeside {
+ public:
+  LimitsBeside(const Device& device, const Work& work, bool computes);
+  void sample();
+  const Limits& limits() const { return limits_; }  ///< the best so far; 0: not measured
+
+ private:
+  Device device_;
+  DType dtype_;
+  std::optional<Tensor> array_;
+  Limits limits_;
+};
 
 /// Bytes per second that copies of up to 2 GiB on an accelerator read and write; takes up to 4 GiB.
 double measure_copy_rate(const Device& device);

@@ -84,13 +84,19 @@ void refuse_emulator_and_meta(const Device& device) {
         "Device::cpu()");
 }
 
-/// Measures on a separate logical device, so that the caller's memory accounting does not change.
-Limits measured_limits(const Device& device, int rounds) {
+/// A logical device to measure limits on, so that the caller's memory accounting does not change.
+Device separate(const Device& device) {
   const Device::Traits& traits = device.traits();
-  return measure_limits(
-      Device::parse(device.name(),
-                    {.threads = traits.threads, .isa = traits.isa, .separate = true}),
-      rounds);
+  return Device::parse(device.name(),
+                       {.threads = traits.threads, .isa = traits.isa, .separate = true});
+}
+
+/// The limits, with those that were measured again.
+Limits with_newer(Limits limits, const Limits& newer) {
+  for (double Limits::*limit :
+       {&Limits::matmul_f32, &Limits::matmul_bf16, &Limits::memory, &Limits::update, &Limits::read})
+    if (newer.*limit > 0.0) limits.*limit = newer.*limit;
+  return limits;
 }
 
 }  // namespace
@@ -112,10 +118,11 @@ std::string Row::cache() const {
 }
 
 Report::Report(const Device& device, const ReportOptions& options)
-    : device_(device), effort_(options.effort) {
+    : device_(device), effort_(options.effort), beside_(!options.limits) {
   validate(effort_);
   refuse_emulator_and_meta(device);
-  limits_ = options.limits ? *options.limits : measured_limits(device, effort_.limit_rounds);
+  limits_ =
+      options.limits ? *options.limits : measure_limits(separate(device), effort_.limit_rounds);
   validate(limits_);
 }
 
@@ -131,9 +138,15 @@ Row Report::row_of(const Work& work) const {
 Row Report::add(const Work& work, const std::function<void()>& run) {
   Row row = row_of(work);
   if (!run) throw ConfigError("bench: " + work.name + ": expected a function to run, got none");
+  std::optional<LimitsBeside> beside;
+  if (beside_ && device_.type() == Device::Type::cpu)
+    beside.emplace(separate(device_), work, row.bound.name == std::string_view(matmul_peak));
   const OtherPrograms others;
-  row.seconds = measure(device_, run, effort_);
+  row.seconds = measure(device_, run, effort_, [&] {
+    if (beside) beside->sample();
+  });
   row.others = others.share();
+  if (beside) row.bound = bound_of(work, with_newer(limits_, beside->limits()));
   return rows_.emplace_back(std::move(row));
 }
 
@@ -233,6 +246,7 @@ Json json_of(const Row& row) {
           {"flops_per_s", work.flops / median},
           {"bytes_per_s", work.bytes() / median},
           {"limit", row.bound.name},
+          {"limit_s", row.bound.seconds > 0.0 ? Json(row.bound.seconds) : Json(nullptr)},
           {"percent_of_limit", percent ? Json(*percent) : Json(nullptr)},
           {"cache", cache.empty() ? Json(nullptr) : Json(cache)}};
 }
@@ -254,8 +268,8 @@ std::string lines_of_limits(const Report& report) {
   if (limits.matmul_bf16 > 0.0) lines.push_back({"matmul peak", "bf16", limits.matmul_bf16, 0.0});
   lines.push_back({is_cpu ? "memory, y += x" : "memory, a copy", "f32", 0.0, limits.memory});
   if (is_cpu) {
-    lines.push_back({"memory, y += 1", "i32", 0.0, limits.update});
-    lines.push_back({"read", "i32", 0.0, limits.read});
+    lines.push_back({"memory, y += 1", "f32", 0.0, limits.update});
+    lines.push_back({"read", "f32", 0.0, limits.read});
   }
   const std::string threads = std::to_string(is_cpu ? report.device().traits().threads : 1);
   const auto cell = [](double rate) { return rate > 0.0 ? giga(rate) : std::string(); };

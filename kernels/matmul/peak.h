@@ -2,6 +2,7 @@
 
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg {
 
@@ -15,10 +16,17 @@ ZG_API double measure_matmul_peak(const Device& device, DType dtype);
 /// Returns measure_matmul_peak(), or 0 where that throws Unsupported.
 ZG_API double matmul_peak_or_zero(const Device& device, DType dtype);
 
-/// Measures the bytes per second that all threads of a CPU read and write in memory. The loop is
-/// y[i] += x[i] on arrays too large for any cache; each element counts three times: read x, read y,
-/// write y. It is the best of several passes, which take a quarter of a second together and 256
-/// MiB. Throws Unsupported on accelerators.
+/// Bytes per second that all threads of a CPU read and write: x is read; y += 1 and y = x, which
+/// move each element of y two times; y += x, which moves it three times.
+struct MemoryRates {
+  double read = 0.0, update = 0.0, add = 0.0, copy = 0.0;
+};
+/// Measures these loops in the memory of the array, f32 on a CPU, of 192 elements or more: the best
+/// of several passes, which take some milliseconds each if no cache holds the array. Its values are
+/// overwritten. Throws Unsupported on accelerators.
+ZG_API MemoryRates measure_memory_rates(const Tensor& array);
+
+/// The rate of y += x in 256 MiB, which few caches hold. Throws Unsupported on accelerators.
 ZG_API double measure_memory_bandwidth(const Device& device);
 
 }  // namespace zg

@@ -1,6 +1,7 @@
 #include "zerograd/kernels/matmul/peak.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <vector>
 
@@ -46,25 +47,45 @@ double matmul_peak_or_zero(const Device& device, DType dtype) {
   }
 }
 
+MemoryRates measure_memory_rates(const Tensor& array) {
+  const Device& device = array.device();
+  if (device.type() != Device::Type::cpu || array.dtype() != DType::f32)
+    raise<Unsupported>("measure_memory_rates: expected f32 on a cpu, got {} on {}", array.dtype(),
+                       device);
+  constexpr int64_t line = 64;  // elements of which each chunk has a multiple
+  const int threads = device.traits().threads;
+  const cpu::MemoryTable& loops = ZG_AT_PRODUCT_LEVEL(device.traits().isa, peak_table).memory;
+  const int64_t half = array.numel() / 2 / line * line, third = array.numel() / 3 / line * line;
+  if (third == 0)
+    raise<ConfigError>("measure_memory_rates: expected {} elements or more, got {}", 3 * line,
+                       array.numel());
+  float* const x = array.data<float>();
+  std::atomic<float> used = 0.0f;
+  // Bytes a second of the fastest of several passes over n elements, each moved `times` times.
+  const auto rate = [&](int64_t n, int times, const auto& pass) {
+    constexpr double enough = 2e-3;  // seconds of short passes
+    const int64_t grain =
+        std::clamp((n / threads + line - 1) / line * line, line, int64_t{1} << 16);
+    double best = 1e9, sum = 0.0;
+    for (int passes = 0; passes < 3 || (sum < enough && passes < 50); ++passes) {
+      const auto begin = std::chrono::steady_clock::now();
+      cpu::parallel_for(threads, n, grain,
+                        [&](int64_t first, int64_t last) { pass(first, last - first); });
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      best = std::min(best, seconds.count()), sum += seconds.count();
+    }
+    return static_cast<double>(times * n) * sizeof(float) / best;
+  };
+  return {.read = rate(2 * half, 1, [&](int64_t i, int64_t n) { used = loops.read(x + i, n); }),
+          .update = rate(half, 2, [&](int64_t i, int64_t n) { loops.update(x + i, n); }),
+          .add = rate(third, 3, [&](int64_t i, int64_t n) { loops.add(x + i, x + third + i, n); })};
+}
+
 double measure_memory_bandwidth(const Device& device) {
   if (device.type() != Device::Type::cpu)
     raise<Unsupported>("measure_memory_bandwidth: expected a cpu, got {}", device.name());
-  constexpr int64_t numel = int64_t{32} << 20, grain = int64_t{1} << 16;
-  constexpr int passes = 6;
-  const Tensor x = Tensor::full({numel}, 1.0, DType::f32, device);
-  const Tensor y = Tensor::full({numel}, 2.0, DType::f32, device);
-  const float* from = x.data<float>();
-  float* to = y.data<float>();
-  double best = 0.0;
-  for (int pass = 0; pass < passes; ++pass) {
-    const auto begin = std::chrono::steady_clock::now();
-    cpu::parallel_for(device.traits().threads, numel, grain, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) to[i] += from[i];
-    });
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, 3.0 * numel * sizeof(float) / seconds.count());
-  }
-  return best;
+  constexpr int64_t numel = int64_t{64} << 20;
+  return measure_memory_rates(Tensor::full({numel}, 1.0, DType::f32, device)).add;
 }
 
 }  // namespace zg

@@ -45,8 +45,8 @@ std::string limit_lines(const char* threads) {
   for (const auto& [name, flops, bytes] : {std::tuple{"matmul peak | | f32", "100.0", ""},
                                            {"matmul peak | | bf16", "400.0", ""},
                                            {"memory, y += x | | f32", "", "10.0"},
-                                           {"memory, y += 1 | | i32", "", "20.0"},
-                                           {"read | | i32", "", "15.0"}})
+                                           {"memory, y += 1 | | f32", "", "20.0"},
+                                           {"read | | f32", "", "15.0"}})
     text += std::string("| limit: ") + name + " | " + threads + " | | | " + flops + " | " + bytes +
             " | | | |\n";
   return text;
@@ -208,6 +208,7 @@ TEST_CASE("the JSON has the machine, the limits of each report, and the rows wit
                             {"flops_per_s", 2e6},
                             {"bytes_per_s", 8e9},
                             {"limit", "memory"},
+                            {"limit_s", 400.0},
                             {"percent_of_limit", 40.0},
                             {"cache", nullptr}},
                            {{"case", "third"},
@@ -228,6 +229,7 @@ TEST_CASE("the JSON has the machine, the limits of each report, and the rows wit
                             {"flops_per_s", 1e-9},
                             {"bytes_per_s", 2e-3},
                             {"limit", "read"},
+                            {"limit_s", 2e6 / 15e9},
                             {"percent_of_limit", 100.0 * (2e6 / 15e9) / 1e9},
                             {"cache", nullptr}}}}};
   const TemporaryFolder folder;
@@ -311,7 +313,9 @@ TEST_CASE("measure takes Effort::fewest samples when time is short and at most E
   runs = waits = 0;
   const Effort repeated{
       .warm_up = 50, .fewest = 3, .samples = 3, .seconds = 10.0, .sample_seconds = 0.02};
-  const std::vector<double> seconds = measure(run, repeated, finish);
+  int between = 0;
+  const std::vector<double> seconds = measure(run, repeated, finish, [&] { ++between; });
+  CHECK(between == 3 + 1);  // before each of the three samples, and after the last
   CHECK(seconds.size() == 3);
   CHECK(waits == 50 + 3);
   CHECK(runs > 50 + 3 * 100);  // an empty run takes far less than 0.2 ms
@@ -363,10 +367,18 @@ TEST_CASE("a report times a user's kernel in a kernel slot as it does the built-
 
 TEST_CASE("limits are measured on a separate device and take no memory of the report's device") {
   const Device device = Device::cpu(0, {.threads = 2, .memory_limit = 1 << 20});
-  const Report report(device, {.effort = quick});
+  Report report(device, {.effort = quick});
   for (const double limit : {report.limits().matmul_f32, report.limits().matmul_bf16,
                              report.limits().memory, report.limits().update, report.limits().read})
     CHECK(limit > 1e8);  // no machine is slower
+  // The limits of rows are measured again, between the samples.
+  const Row product = report.add({.name = "product", .flops = 1e9}, [] {});
+  CHECK(std::string(product.bound.name) == "matmul peak");
+  CHECK(product.bound.seconds != 1e9 / report.limits().matmul_f32);
+  const Row memory = report.add({.name = "copy", .read = 4e6, .written = 4e6}, [] {});
+  CHECK(std::string(memory.bound.name) != "matmul peak");
+  CHECK(memory.bound.seconds > 0.0);
+  CHECK(memory.bound.seconds != 8e6 / std::max(report.limits().memory, report.limits().update));
   CHECK(device.memory().peak() == 0);
   CHECK(report.device() == device);
 }

@@ -1,5 +1,6 @@
 #include "zerograd/kernels/matmul/peak.h"
 
+#include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
 #include "zerograd/runtime/error.h"
 
@@ -18,4 +19,16 @@ TEST_CASE("the matmul peak is measured on the cpu at every level, and refused el
 TEST_CASE("memory bandwidth is measured on the cpu, and refused on a meta device") {
   CHECK(measure_memory_bandwidth(Device::cpu()) > 1e6);  // no machine is slower
   CHECK_THROWS_AS(measure_memory_bandwidth(Device::meta()), Unsupported);
+  for (const Device& device : devices_at_every_level())
+    for (const int64_t numel : {192, 1000, 1 << 20}) {
+      const Tensor array = Tensor::full({numel + 1}, 1.0, DType::f32, device);
+      const MemoryRates rates = measure_memory_rates(array);
+      for (const double rate : {rates.read, rates.update, rates.add}) CHECK(rate > 1e6);
+      CHECK(array.to_doubles()[numel] == 1.0);  // behind the last whole line
+    }
+  CHECK(contains(message_of<ConfigError>(
+                     [] { measure_memory_rates(Tensor::zeros({191}, DType::f32, Device::cpu())); }),
+                 "measure_memory_rates: expected 192 elements or more, got 191"));
+  CHECK_THROWS_AS(measure_memory_rates(Tensor::zeros({192}, DType::i32, Device::cpu())),
+                  Unsupported);
 }
