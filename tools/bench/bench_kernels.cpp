@@ -72,8 +72,9 @@ int bench_kernels(const std::vector<std::string>& arguments) {
       .summary =
           "Measures the limits of this machine, then compares every kernel with the limit that\n"
           "bounds it: multiply-adds on registers, or memory that is read or updated. The bytes\n"
-          "are those of each operand, counted once. If a cache holds the operands, a row may\n"
-          "exceed 100 % of memory, and it names the cache. Takes some minutes and up to 2 GiB.\n"
+          "are those of each operand, counted once. A row's limit is measured again between its\n"
+          "samples, of memory with as many bytes as the row has, so that a cache which holds the\n"
+          "operands counts. Takes some minutes and up to 2 GiB.\n"
           "On an accelerator the limits are the rates of a copy and of the largest product, and\n"
           "operands are larger: up to 16 GiB.",
       .groups = {{"flags",
