@@ -51,12 +51,13 @@ void MetricsFile::write(const StepRecord& r) {
   file_->write(
       fmt::format(R"({{"step":{},"micro_steps":{},"samples":{},"loss":{},"grad_norm":{},"lr":{},)"
                   R"("loss_scale":{},"skipped":{},"tokens_per_s":{},"step_s":{},)"
-                  R"("peak_bytes":{},"host_peak_bytes":{},"reduction_groups":{},"bits":"{}"{}}})"
+                  R"("peak_bytes":{},"host_peak_bytes":{},"reduction_groups":{},"bits":"{}"{}{}}})"
                   "\n",
                   r.step, r.micro_steps, r.samples, number(r.loss), number(r.grad_norm),
                   number(r.rate), number(r.loss_scale), r.skipped, number(r.tokens_per_second),
                   number(r.seconds), r.peak_bytes, r.host_peak_bytes, r.reduction_groups,
-                  name_of(r.bits), r.redone ? fmt::format(R"(,"redone":{})", *r.redone) : ""));
+                  name_of(r.bits), r.redone ? fmt::format(R"(,"redone":{})", *r.redone) : "",
+                  r.resumed ? R"(,"resumed":true)" : ""));
 }
 
 void MetricsFile::write(const FinalRecord& r) {

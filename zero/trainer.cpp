@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "zerograd/autograd/ops.h"
@@ -16,44 +15,7 @@
 namespace zg::zero {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr const char* schema = "zerograd.trainer/1";
-
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
-
-CheckpointInfo description_of(const TrainerPosition& position) {
-  const Json json = {{"schema", schema},
-                     {"samples", position.samples},
-                     {"skipped_samples", position.skipped_samples},
-                     {"score", std::isfinite(position.score) ? Json(position.score) : Json()}};
-  CheckpointInfo info;
-  info.config_json = json.dump();
-  return info;
-}
-
-TrainerPosition position_in(const CheckpointInfo& info, const std::string& path) {
-  const Json json = Json::parse(info.config_json, nullptr, false);
-  const auto count = [&](const char* key) {
-    const auto found = json.find(key);
-    if (found == json.end() || !found->is_number_integer() || found->get<int64_t>() < 0)
-      raise<FileError>(
-          "resume: {}: its config has no count '{}' as a trainer writes it; expected a "
-          "checkpoint of zero::Trainer; try TrainerHooks::position_of",
-          path, key);
-    return found->get<int64_t>();
-  };
-  if (!json.is_object() || json.value("schema", Json()) != schema)
-    raise<FileError>(
-        "resume: {}: its config is not of schema {}; expected a checkpoint of "
-        "zero::Trainer; try TrainerHooks::position_of",
-        path, schema);
-  TrainerPosition position{.samples = count("samples"),
-                           .skipped_samples = count("skipped_samples")};
-  if (const auto score = json.find("score"); score != json.end() && score->is_number())
-    position.score = score->get<double>();
-  return position;
-}
 
 void check(const char* name, int64_t value, int64_t minimum) {
   if (value < minimum)
@@ -124,6 +86,10 @@ struct TrainerState final : PipelineStage {
   /// changes neither.
   std::optional<TrainedStep> attempt();
   double next_rate() const;
+  void write_report() {
+    if (!report) return;
+    if (const auto warning = report->write()) warn(*warning);
+  }
   void note_bad(const TrainedStep& done);  // throws at the same step on all ranks
   void set_position(const CheckpointInfo& info, const std::string& path);
   /// The run was resumed from `path`. If that is in the run's directory, this step need not be
@@ -149,6 +115,7 @@ struct TrainerState final : PipelineStage {
   bool scored = false;  // set_score() was called
   std::optional<CheckpointDirectory> checkpoints;
   std::optional<Audit> audit;
+  std::optional<Report> report;          // from the first step on, when a resume is done
   int64_t saved_at = -1, bad_steps = 0;  // the step of the last save; bad steps in a row
   std::string first_bad;                 // "the gradient of wte.weight of step 7 is not finite"
   // These belong to the step that runs.
@@ -387,6 +354,7 @@ TrainingEnd Trainer::run() {
     end.reason = Reason::given_up;
   }
   if (s.hooks.ended) s.hooks.ended(end);
+  s.write_report();
   if (!s.checkpoints) return end;
   save();
   end.saved = s.checkpoints->finish();
@@ -413,6 +381,9 @@ std::optional<TrainedStep> Trainer::step() {
   try {
     done = s.attempt();
   } catch (const StopTraining&) {
+  } catch (...) {
+    s.write_report();
+    throw;
   }
   s.losses.clear();
   if (!done && engine.steps() == step) engine.drop_gradients();
@@ -429,6 +400,8 @@ std::optional<TrainedStep> TrainerState::attempt() {
   const int64_t step = engine.steps();
   const MicroBatch no_batch{.step = step};
   if (audit) audit->begin_step();
+  if (options.report && !report) report.emplace(engine, *options.report);
+  if (report) report->begin_step();
   observe(TrainerMoment::step_begins, no_batch);
   TrainedStep done{
       .step = step, .micro_batches = micro_batches(), .samples = samples(), .rate = next_rate()};
@@ -454,6 +427,8 @@ std::optional<TrainedStep> TrainerState::attempt() {
   position.micro_batches += done.micro_batches * data_ranks();
   if (!scored) position.score = done.loss;
   observe(TrainerMoment::step_done, no_batch);
+  if (report)
+    if (const auto warning = report->add(done, position.samples - done.samples)) warn(*warning);
   if (audit)
     if (const auto warning = audit->write(done, engine.steps() == options.steps)) warn(*warning);
   return done;
@@ -482,6 +457,7 @@ const TrainerPosition& Trainer::position() const { return state_->position; }
 int64_t Trainer::next_samples() const { return state_->samples(); }
 int64_t Trainer::next_micro_batches() const { return state_->micro_batches(); }
 double Trainer::next_rate() const { return state_->next_rate(); }
+Report* Trainer::report() { return state_->report ? &*state_->report : nullptr; }
 bool Trainer::audit_is_lost() const { return state_->audit && state_->audit->lost(); }
 
 CheckpointInfo Trainer::checkpoint_info() const {

@@ -15,6 +15,8 @@
 #include "zerograd/zero/checkpoint/checkpoint_directory.h"
 #include "zerograd/zero/engine.h"
 #include "zerograd/zero/optimizer/schedule.h"
+#include "zerograd/zero/report.h"
+#include "zerograd/zero/trainer_position.h"
 
 namespace zg::zero {
 
@@ -69,19 +71,11 @@ struct TrainerOptions {
   int64_t trace_first = 0, trace_end = 0;
   /// The file of the run's audit trail (zero/audit.h). Absent: none is written.
   std::optional<AuditOptions> audit = {};
+  /// The page of the run (zero/report.h), which rank 0 writes. Absent: none is written.
+  std::optional<ReportOptions> report = {};
   /// The base of checkpoints (CheckpointInfo::base), if parameters are not saved. resume() does not
   /// read it. TrainerHooks::describe sets its own.
   CheckpointInfo::Base base = {};
-};
-
-/// Progress of a run, in addition to the engine's state. Saved in a checkpoint.
-struct TrainerPosition {
-  int64_t samples = 0;          ///< consumed by all ranks
-  int64_t skipped_samples = 0;  ///< samples of skipped steps, included in `samples`
-  int64_t micro_batches = 0;    ///< consumed by all ranks
-  /// The score by which retention compares checkpoints: the last step's mean loss, or the value of
-  /// set_score(). NaN: unknown.
-  double score = std::numeric_limits<double>::quiet_NaN();
 };
 
 /// Points of a step at which TrainerHooks::observe is called, in this order.
@@ -192,6 +186,8 @@ class ZG_API Trainer {
   int64_t next_samples() const;        ///< samples of the next step on all ranks
   int64_t next_micro_batches() const;  ///< micro-batches of the next step on each rank
   double next_rate() const;
+  /// To add validations and facts; null without TrainerOptions::report and before the first step.
+  Report* report();
   /// Records of the audit trail are missing, because its file could not be written. `warn` was
   /// told.
   bool audit_is_lost() const;

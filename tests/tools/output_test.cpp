@@ -127,6 +127,7 @@ TEST_CASE("a loop of symlinks is a file error wherever a path is read or written
         run + "--offload-optimizer nvme --nvme-path " + loop,
         run + "--metrics " + loop,
         run + "--trace " + loop,
+        run + "--report " + loop,
         run + "--memory-json " + loop,
         run + "--dump-gradients " + loop,
         run + "--tensorboard-dir " + loop,

@@ -61,6 +61,9 @@ set(ZG_ENGINE_HEADERS
     zero/engine.h
     zero/interrupt.h
     zero/metrics.h
+    zero/report.h
+    zero/step_record.h
+    zero/trainer_position.h
     zero/optimizer.h
     zero/trainer.h
     zero/values_optimizer.h

@@ -229,6 +229,7 @@ void drop_output_options(TrainOptions& options) {
         without_effect);
   options.metrics.clear();
   options.trace.clear();
+  options.report.clear();
   // dump_gradients_step is kept, because that step gathers gradients, which needs memory.
   options.dump_gradients.clear();
   if (!looks) options.save.clear();

@@ -150,18 +150,28 @@ std::string source_of(const Field& field, const TrainOptions& options, bool is_s
   return is_standard ? "default" : "derived";
 }
 
-std::string explain_settings(const TrainOptions& options, const RunSpec& spec) {
+std::vector<zero::ReportSetting> settings_of(const TrainOptions& options, const RunSpec& spec) {
   const TrainOptions standard = options.finetunes ? finetune_options() : TrainOptions();
-  std::string text;
+  std::vector<zero::ReportSetting> settings;
+  std::string title;
   for (const FieldGroup& group : field_groups()) {
-    if (!group.title.empty()) text += fmt::format("\n{}\n", group.title);
+    if (!group.title.empty()) title = group.title;
     for (const Field& field : group.fields) {
       if (is_alternative(field)) continue;
       const bool is_resolved = field.location.in_spec != nullptr;
       const Json value = is_resolved ? value_of(field, spec) : value_of(field, options);
-      text += fmt::format("  {:<30}  {:<24}  {}\n", field.name(), shown_value(field, value, spec),
-                          source_of(field, options, value == value_of(field, standard)));
+      settings.push_back({title, field.name(), shown_value(field, value, spec),
+                          source_of(field, options, value == value_of(field, standard))});
     }
+  }
+  return settings;
+}
+
+std::string explain_settings(const TrainOptions& options, const RunSpec& spec) {
+  std::string text, group;
+  for (const zero::ReportSetting& setting : settings_of(options, spec)) {
+    if (setting.group != group) text += fmt::format("\n{}\n", group = setting.group);
+    text += fmt::format("  {:<30}  {:<24}  {}\n", setting.name, setting.value, setting.source);
   }
   return text.substr(1);
 }

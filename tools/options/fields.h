@@ -14,6 +14,7 @@
 #include "tools/options/options.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/zero/deepspeed/deepspeed.h"
+#include "zerograd/zero/report.h"
 
 // The table of a run's settings. A row has the field, the flag, the key in a checkpoint's JSON,
 // what a resumed run does with it, and the field of DeepSpeed's config. Flags and help, the JSON,
@@ -217,7 +218,9 @@ std::string shown_value(const Field& field, const Json& value, const RunSpec& sp
 /// "checkpoint", "folder", or, if no source is known, "default" or "derived" (from other settings
 /// or the data).
 std::string source_of(const Field& field, const TrainOptions& options, bool is_standard);
-/// A line for each setting: name, value and source. `spec`: as prepare_run() resolved it.
+/// Each setting and its source. `spec`: as prepare_run() resolved it.
+std::vector<zero::ReportSetting> settings_of(const TrainOptions& options, const RunSpec& spec);
+/// The same as text, a line for each.
 std::string explain_settings(const TrainOptions& options, const RunSpec& spec);
 
 /// The flags of train that a command takes without effect, by first name.

@@ -164,7 +164,7 @@ struct TrainOptions : RunSpec {
   int64_t steps_per_print = 0;  ///< interval of DeepSpeed's two progress lines; 0: none
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;
-  std::string metrics, trace;            ///< files; empty: none
+  std::string metrics, trace, report;    ///< files; empty: none
   zero::AuditOptions audit;              ///< as its flags say; without a path: none
   std::vector<std::string> command;      ///< the words of the command line
   std::optional<StepRange> trace_steps;  ///< absent: three steps after two of warm-up

@@ -142,6 +142,7 @@ zero::TrainerOptions Rank::trainer_options() const {
       options.audit->command.insert(options.audit->command.end(),
                                     {"--ranks", std::to_string(options_.ranks)});
   }
+  if (!options_.report.empty()) options.report = report_options();
   // A plan includes a save also without a path of --save, and keeps every checkpoint.
   const bool plans_save =
       is_planned_ && (options_.steps > run_.steps_done || options_.has("--save"));
@@ -189,8 +190,8 @@ zero::TrainerHooks Rank::hooks() {
                       const zero::CheckpointSave::Result& result) { report_save(step_n, result); },
       .warn =
           [](const std::string& message) {
-            print_line(stderr, "warning: --{}{}",
-                       message.starts_with("audit: ") ? "" : "save-top-k: ", message);
+            const bool is_named = message.starts_with("audit: ") || message.starts_with("report: ");
+            print_line(stderr, "warning: --{}{}", is_named ? "" : "save-top-k: ", message);
           },
       .describe =
           [this](const zero::TrainerPosition& position) {

@@ -117,6 +117,7 @@ class Rank {
   void open_outputs();
   void announce();
   std::string description_of_adapters() const;
+  zero::ReportOptions report_options() const;
   int run_steps();
   void begin_step();
   void note_step(const zero::TrainedStep& step);

@@ -11,7 +11,10 @@
 #include <iterator>
 #include <utility>
 
+#include "bench/measure.h"
+#include "tools/options/fields.h"
 #include "tools/options/flags.h"
+#include "tools/options/given_flags.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/machine.h"
@@ -133,6 +136,23 @@ void Rank::announce() {
                    static_cast<double>(model_->shown_parameters()) / 1e6);
 }
 
+zero::ReportOptions Rank::report_options() const {
+  zero::ReportOptions report = {
+      .path = options_.report,
+      .title = shell_line(options_.command),
+      .settings = settings_of(options_, options_),
+      .tokens = [this](int64_t, int64_t) { return model_->tokens(step_); },
+      .metrics = options_.metrics};
+  const auto fact = [&](const char* name, const std::string& value) {
+    if (!value.empty()) report.facts.emplace_back(name, value);
+  };
+  fact("data", run_.data_line);
+  fact("checksum of the data", options_.contents.checksum);
+  fact("resumed", run_.resumed);
+  fact("processor", bench::processor_name());
+  return report;
+}
+
 std::string Rank::description_of_adapters() const {
   const LoraOptions& lora = options_.lora;
   int64_t all = 0, trained = 0;
@@ -229,7 +249,8 @@ void Rank::report(const zero::TrainedStep& step) {
       .host_peak_bytes = rows_.host_step_peak(),
       .reduction_groups = options_.axes.reduction_groups,
       .bits = options_.bits,
-      .redone = speculated ? std::optional(speculated->redone) : std::nullopt};
+      .redone = speculated ? std::optional(speculated->redone) : std::nullopt,
+      .resumed = !run_.resumed.empty() && step.step == run_.steps_done};
   write("--metrics", metrics_, record);
   write("--tensorboard-dir", tensorboard_, record, place());
   print_step(record);
@@ -340,6 +361,7 @@ void Rank::validate() {
   if (is_planned_) return;
   if (options_.eval_interval > 0) trainer_->set_score(loss);
   write("--tensorboard-dir", tensorboard_, zero::MetricsBoard::Validation{loss}, place());
+  if (zero::Report* report = trainer_->report()) report->add_validation(engine_->steps(), loss);
   console_->result("val loss {:.4f}", shown(loss));
 }
 
@@ -446,6 +468,11 @@ int Rank::finish() {
     record.test_score = scores->test;
   }
   write("--metrics", metrics_, record);
+  if (zero::Report* report = trainer_->report()) {
+    report->set_fact("parameter hash", hash);
+    if (const auto warning = report->write()) print_line(stderr, "warning: --{}", *warning);
+    results_lost_ = results_lost_ || report->lost();
+  }
   return results_lost_ || trainer_->audit_is_lost() ? file_error : 0;
 }
 

@@ -47,6 +47,7 @@ void check_outputs(Run& run) {
   check_paths(paths_of(train_groups(options)));  // also paths of the config and the checkpoint
   if (!options.is_first_process() || options.explain_settings) return;
   check_writable("--trace", options.trace);
+  check_writable("--report", options.report);
   if (!options.only_planned) check_writable("--audit", options.audit.path);
   check_writable("--dump-gradients", options.dump_gradients);
   check_writable("--memory-json", options.memory_json);

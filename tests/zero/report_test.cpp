@@ -1,0 +1,219 @@
+// The page of a run: envelopes of what streams, and HTML that an XML parser reads.
+#include "zerograd/zero/report.h"
+
+#include <cstdlib>
+#include <limits>
+#include <random>
+
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/zero/perceptron.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/zero/metrics.h"
+
+namespace zg::testing {
+namespace {
+
+/// Every bucket from the values themselves.
+void check_envelope(const zero::Envelope& envelope, const std::vector<double>& values,
+                    int64_t first) {
+  size_t at = 0;
+  for (const zero::Envelope::Bucket& bucket : envelope.buckets()) {
+    REQUIRE(bucket.first == first + static_cast<int64_t>(at));
+    zero::Envelope::Bucket want{.first = bucket.first, .min = INFINITY, .max = -INFINITY};
+    for (int64_t i = 0; i < envelope.width() && at < values.size(); ++i, ++at) {
+      const double value = values[at];
+      if (!std::isfinite(value)) {
+        ++want.bad;
+        continue;
+      }
+      ++want.count;
+      want.min = std::min(want.min, value);
+      want.max = std::max(want.max, value);
+      want.sum += value;
+    }
+    CAPTURE(bucket.first);
+    REQUIRE(bucket.count == want.count);
+    REQUIRE(bucket.bad == want.bad);
+    REQUIRE(bucket.sum == want.sum);
+    if (want.count == 0) continue;
+    REQUIRE(bucket.min == want.min);
+    REQUIRE(bucket.max == want.max);
+  }
+  CHECK(at == values.size());
+}
+
+zero::StepRecord record_at(int64_t step, double loss) {
+  return {.step = step,
+          .micro_steps = 1,
+          .samples = 4,
+          .loss = loss,
+          .grad_norm = 1.0 / static_cast<double>(1 + step),
+          .rate = 1e-3,
+          .loss_scale = 1,
+          .skipped = step % 100 == 7,
+          .tokens_per_second = 1000,
+          .seconds = 0.1,
+          .peak_bytes = 1,
+          .host_peak_bytes = 1,
+          .resumed = step == 6};
+}
+
+/// The page, after Python's XML parser has read it.
+std::string checked_page(const std::string& path) {
+  const std::string parse =
+      "python3 -c 'import sys, xml.etree.ElementTree as t; t.parse(sys.argv[1])' " + path;
+  REQUIRE_MESSAGE(std::system(parse.c_str()) == 0, path, " is not well-formed");
+  const std::string page = read_text(path);
+  CHECK_FALSE(contains(page, "http"));
+  CHECK_FALSE(contains(page, "src="));
+  CHECK(page.size() < 2 << 20);
+  return page;
+}
+
+std::string checked_page(const zero::RunPage& page) {
+  const TemporaryFolder folder;
+  write_text(folder / "page.html", page.html());
+  return checked_page(folder / "page.html");
+}
+
+}  // namespace
+
+TEST_CASE("an envelope has the least, largest and mean value of each bucket, of 1 to 100000") {
+  std::mt19937 random(7);
+  for (const int64_t first : {0, 1000003})
+    for (const int count : {1, 2, 10, 511, 512, 513, 1024, 1025, 100000}) {
+      CAPTURE(count);
+      zero::Envelope envelope;
+      std::vector<double> values;
+      for (int i = 0; i < count; ++i) {
+        // Whole numbers, whose sums are exact.
+        values.push_back(static_cast<double>(random() % 2000) - 1000.0);
+        if (random() % 50 == 0) values.back() = NAN;
+        if (random() % 50 == 1) values.back() = -INFINITY;
+        envelope.add(first + i, values.back());
+      }
+      CHECK(envelope.buckets().size() <= 512);
+      CHECK(envelope.buckets().size() * 2 >= std::min<size_t>(values.size(), 512));
+      check_envelope(envelope, values, first);
+    }
+}
+
+TEST_CASE("an envelope of sparse steps and a far step stays bounded") {
+  zero::Envelope envelope;
+  for (int64_t step = 0; step < 1000; ++step) envelope.add(1000 * step, 1.0);
+  CHECK(envelope.width() == 2048);
+  CHECK(envelope.all().count == 1000);
+  envelope.add(int64_t{1} << 50, 2.0);
+  CHECK(envelope.buckets().size() == 2);
+  CHECK(envelope.all().sum == 1002.0);
+}
+
+TEST_CASE("ten million steps make a small page, and every curve has them all") {
+  zero::RunPage page;
+  zero::RunCurves& run = page.runs.emplace_back();
+  constexpr int64_t steps = 10'000'000;
+  for (int64_t step = 0; step < steps; ++step)
+    run.add(record_at(step, step == 5'000'000 ? NAN : static_cast<double>(step % 1024)));
+  CHECK(run.loss.width() == 32768);
+  CHECK(run.loss.all().count == steps - 1);
+  CHECK(run.loss.all().bad == 1);
+  CHECK(run.skipped.all().sum == steps / 100);
+  for (const zero::Envelope::Bucket& bucket : run.loss.buckets()) {
+    CHECK(bucket.min == 0.0);
+    CHECK(bucket.max == 1023.0);
+  }
+  CHECK(contains(checked_page(page), ">100000 skipped<"));
+}
+
+TEST_CASE("a page without steps, with one, and with none that is finite is well-formed") {
+  zero::RunPage page;
+  checked_page(page);
+  page.runs.emplace_back();
+  checked_page(page);
+  page.runs.front().add(record_at(0, INFINITY));
+  CHECK(contains(checked_page(page), ">no finite value<"));
+  page.runs.front().add(record_at(1, 2.5));
+  CHECK(contains(checked_page(page), ">2.5 to 2.5, last 2.5<"));
+  for (int64_t step = 2; step < 20; ++step) page.runs.front().add(record_at(step, -1e300));
+  const std::string html = checked_page(page);
+  CHECK(contains(html, ">1 skipped<"));
+  CHECK(contains(html, ">1 restarted<"));
+  CHECK(contains(html, ">not finite<"));
+}
+
+TEST_CASE("texts on a page are escaped") {
+  zero::RunPage page{.title = "</title><script>alert(1)</script>"};
+  page.facts = {{"a\"b", "]]>&<!--\x01\xff"}};
+  page.settings = {{"<g>", "--n&", "<v>", "'flag'"}};
+  page.runs.emplace_back().name = "<i>";
+  page.runs.front().add(record_at(0, 1.0));
+  page.note = "<note>";
+  const std::string html = checked_page(page);
+  for (const char* raw : {"<script>alert", "<g>", "--n&<", "<v>", "<i>", "<note>", "<!--"})
+    CHECK_FALSE(contains(html, raw));
+  CHECK(contains(html, "&lt;/title&gt;&lt;script&gt;alert(1)"));
+  CHECK(contains(html, "]]&gt;&amp;&lt;!--\\x01\\xff"));
+}
+
+TEST_CASE("curves of a metrics file are those of its records") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  zero::RunCurves written, read;
+  {
+    zero::MetricsFile file(path, /*resumed=*/false, 0);
+    for (int64_t step = 0; step < 9; ++step) {
+      const zero::StepRecord record = record_at(step, step == 3   ? NAN
+                                                      : step == 4 ? INFINITY
+                                                                  : 1.0 / (1.0 + step));
+      file.write(record);
+      if (step < 8) written.add(record);
+    }
+    file.write(zero::FinalRecord{.steps = 9, .skipped = 1, .param_hash = "abc"});
+  }
+  read.read(path, 8);
+  CHECK(read.end == 8);
+  CHECK(read.restarts.all().sum == 1.0);
+  const auto check = [&](const char* name, zero::Envelope zero::RunCurves::*curve) {
+    CAPTURE(name);
+    const auto &a = (written.*curve).buckets(), &b = (read.*curve).buckets();
+    REQUIRE(a.size() == b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      CHECK(a[i].count == b[i].count);
+      CHECK(a[i].bad == b[i].bad);
+      CHECK(a[i].sum == b[i].sum);
+    }
+  };
+  check("loss", &zero::RunCurves::loss);
+  check("norm", &zero::RunCurves::norm);
+  check("rate", &zero::RunCurves::rate);
+  check("throughput", &zero::RunCurves::throughput);
+  check("skipped", &zero::RunCurves::skipped);
+  write_text(path, "{\"step\":0,\"loss\":1}\n{\"step\":0,\"loss\":1}\n");
+  CHECK(message_of<FileError>([&] { zero::RunCurves().read(path); }) ==
+        path + ":2: expected step 1 or a later one, got 0");
+  write_text(path, "step,loss\n0,1\n");
+  CHECK(message_of<FileError>([&] { zero::RunCurves().read(path); }) ==
+        path + ":1: expected a line of --metrics, got 'step,loss'");
+}
+
+TEST_CASE("a trainer writes the page of its run by one option") {
+  const TemporaryFolder folder;
+  Job job{.world = 2, .options = ten_steps()};
+  job.options.report = zero::ReportOptions{.path = folder / "page.html", .title = "a net"};
+  const std::string with = run(job).hash;
+  const std::string html = checked_page(folder / "page.html");
+  CHECK(contains(html, "<title>a net</title>"));
+  CHECK(contains(html, "id=\"loss\" data-points=\"0,1,"));
+  CHECK(contains(html, ";9,1,"));
+  CHECK(contains(html, "<td>2, ZeRO stage 0</td>"));
+  job.options.report->path = folder / "none/page.html";
+  std::vector<std::string> warnings;
+  job.hooks.warn = [&](const std::string& warning) { warnings.push_back(warning); };
+  CHECK(run(job).hash == with);
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "page.html"));
+  CHECK(contains(warnings[0], "the page is lost, and training goes on"));
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerograd/zero/step_record.h"
+
+// The page of a run: one HTML file that needs no network and no other file, and can be printed.
+namespace zg::zero {
+
+class Engine;
+struct TrainedStep;
+
+/// A value by step, reduced while it streams to at most `most` buckets of equally many steps. When
+/// a step lies beyond the last bucket, the width of the buckets doubles.
+class ZG_API Envelope {
+ public:
+  struct Bucket {
+    int64_t first = 0;                       ///< its first step
+    int64_t count = 0, bad = 0;              ///< finite values; NaN and infinities
+    double min = 0.0, max = 0.0, sum = 0.0;  ///< of the finite values
+
+    double mean() const { return sum / static_cast<double>(count); }
+  };
+  explicit Envelope(int64_t most = 512) : most_(most) {}
+
+  void add(int64_t step, double value);  ///< `step` is not below that of the call before
+  const std::vector<Bucket>& buckets() const { return buckets_; }  ///< without empty ones
+  int64_t width() const { return width_; }                         ///< steps of a bucket
+  Bucket all() const;                                              ///< all buckets as one
+
+ private:
+  int64_t most_;
+  int64_t width_ = 1;
+  std::vector<Bucket> buckets_;
+};
+
+/// The values of a run's steps.
+struct ZG_API RunCurves {
+  std::string name = {};
+  Envelope loss, validation, rate, norm, throughput;
+  Envelope skipped, restarts;  ///< 1 for such a step, else 0
+  int64_t end = 0;             ///< the step after the last one
+
+  void add(const StepRecord& record);
+  /// Adds the steps before `end` of a file of MetricsFile. Throws FileError.
+  void read(const std::string& metrics, int64_t end = INT64_MAX);
+};
+
+/// One setting, and its origin: "flag", "default".
+struct ReportSetting {
+  std::string group, name, value, source;
+};
+
+/// The contents of a page. Texts may have any characters.
+struct ZG_API RunPage {
+  std::string title = "Training run";
+  std::vector<std::pair<std::string, std::string>> facts = {};  ///< of the run and its machine
+  std::vector<ReportSetting> settings = {};
+  std::vector<RunCurves> runs = {};  ///< this run, then those that are drawn beside it
+  std::string throughput_unit = "samples/s";
+  std::string note = {};  ///< below the curves; empty: none
+
+  std::string html() const;  ///< also well-formed XML
+};
+
+struct ReportOptions {
+  std::string path;
+  std::string title = "Training run";
+  std::vector<std::pair<std::string, std::string>> facts = {};
+  std::vector<ReportSetting> settings = {};
+  /// The tokens of a step's samples, for the throughput. Absent: samples are counted.
+  std::function<int64_t(int64_t first_sample, int64_t samples)> tokens = {};
+  /// A file of MetricsFile, which has the steps before a resume; empty: none.
+  std::string metrics = {};
+};
+
+/// Writes the page of a run while it trains, at most once a minute, and at its end. Trainer has
+/// one, by TrainerOptions::report. A program with a loop of its own makes one before its first
+/// step, calls begin_step() and add() for each, and write() at its end. Rank 0 writes.
+class ZG_API Report {
+ public:
+  /// Throws FileError for a file of metrics that cannot be read.
+  Report(Engine& engine, ReportOptions options);
+
+  void begin_step();
+  /// After Engine::step(). `first_sample`: of the step. Returns a warning, once, if the file cannot
+  /// be written: then the page is lost, not the run.
+  std::optional<std::string> add(const TrainedStep& step, int64_t first_sample);
+  void add_validation(int64_t steps, double loss);  ///< after so many steps
+  void set_fact(const std::string& name, const std::string& value);
+  std::optional<std::string> write();  ///< now
+  bool lost() const { return is_lost_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Engine& engine_;
+  const ReportOptions options_;
+  const int64_t first_step_;  // of this process; above 0 after a resume
+  RunPage page_;
+  Clock::time_point step_began_ = Clock::now(), written_at_ = step_began_;
+  bool is_lost_ = false;
+};
+
+}  // namespace zg::zero

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+// Parts of a run's page (zero/report.h): text and axes.
+namespace zg::zero {
+
+/// A text of unknown origin for HTML and XML.
+std::string html_text(const std::string& text);
+/// "1.5k", "2.3e-05": short, for labels.
+std::string short_number(double value);
+
+/// A linear axis, or a logarithmic one, that has [low, high].
+struct ChartAxis {
+  double low = 0.0, high = 1.0;
+  bool is_log = false;
+  std::vector<double> ticks = {};  ///< round numbers
+
+  static ChartAxis of(double low, double high, bool may_be_log);
+  double share(double value) const;  ///< 0 at `low`, 1 at `high`
+};
+
+extern const char* const report_style;   ///< CSS
+extern const char* const report_script;  ///< JavaScript without '<' and '&'
+
+}  // namespace zg::zero
