@@ -240,7 +240,8 @@ void AuditState::add_units(Json& record) const {
         for (int64_t i = begin; !x.empty();) {
           const int64_t left = parameter.slice.run_left(i), at = parameter.slice.whole_index(i);
           const auto run = x.first(std::min(x.size(), static_cast<size_t>(left)));
-          range += scrambled(static_cast<uint64_t>(at) + 1) * run.size();
+          range += scrambled(static_cast<uint64_t>(at) + run.size()) -
+                   scrambled(static_cast<uint64_t>(at));  // adjacent ranges add up
           sum += sum_of(key, at, run);
           x = x.subspan(run.size());
           i += std::ssize(run);
@@ -255,20 +256,33 @@ void AuditState::add_units(Json& record) const {
     }
   const auto texts = group ? gather_texts(*group, own.dump()) : std::vector{own.dump()};
   if (on_meta() || world().rank() > 0) return;
-  std::map<std::string, std::pair<size_t, Json>> firsts;  // rank and sum, by name and range
+  const size_t tensor_ranks = engine.mesh() ? static_cast<size_t>(engine.mesh()->shape.tensor) : 1;
+  std::map<std::string, std::pair<std::string, std::string>> firsts;  // rank, sum; by name, range
+  std::map<std::pair<std::string, size_t>, std::array<uint64_t, 2>> wholes;  // range and sum
   Json sums = Json::object(), copies;
+  const auto add_copy = [&](const std::string& name, const std::string& range,
+                            const std::string& sum, const std::string& rank) {
+    const auto& [first, first_sum] =
+        firsts.emplace(name + range, std::pair(rank, sum)).first->second;
+    if (sum == first_sum) return;
+    copies[name][first] = first_sum;
+    copies[name][rank] = sum;
+  };
   for (size_t rank = 0; rank < texts.size(); ++rank)
     for (const Json of_rank = Json::parse(texts[rank]); const Json& one : of_rank) {
       const std::string unit = one[0], name = one[1], range = one[2], sum = one[3];
+      const uint64_t number = std::stoull(sum, nullptr, 16);
       Json& whole = sums[unit];
-      if (one[4] == 1)
-        whole = std::stoull(sum, nullptr, 16) + (whole.is_null() ? 0 : whole.get<uint64_t>());
-      const auto& [first, first_sum] =
-          firsts.emplace(name + range, std::pair(rank, sum)).first->second;
-      if (sum == first_sum) continue;
-      copies[name][fmt::format("rank_{}", first)] = first_sum;
-      copies[name][fmt::format("rank_{}", rank)] = sum;
+      if (one[4] == 1) whole = number + (whole.is_null() ? 0 : whole.get<uint64_t>());
+      wholes[{name, rank % tensor_ranks}][0] += std::stoull(range, nullptr, 16);
+      wholes[{name, rank % tensor_ranks}][1] += number;
+      add_copy(name, range, sum, fmt::format("rank_{}", rank));
     }
+  // Tensor ranks with slices of other sizes divide a unit at other elements over their data ranks.
+  const Json of_ranks = copies;
+  for (const auto& [of, whole] : wholes)
+    if (!of_ranks.contains(of.first))
+      add_copy(of.first, hex(whole[0]), hex(whole[1]), fmt::format("tensor_rank_{}", of.second));
   for (const auto& [unit, sum] : sums.items())  // null: mirrors only
     if (!sum.is_null()) record["units"][unit] = hex(sum);
   if (!copies.is_null()) record["copies"] = copies;

@@ -51,8 +51,8 @@ struct AuditOptions {
 /// gradients (SumOfSquares); and, every interval, `units`. A checksum of parameters is the sum,
 /// over the elements, of a mixture of name, index and bits of the master. A change of one element
 /// always changes it. Parameters that other tensor ranks have too, or in stage 0 other data ranks,
-/// are counted once. The copies are compared with them: `copies` has the checksums, by rank, of
-/// those that differ, and is absent if none does.
+/// are counted once. `copies` has the checksums of copies that differ, by rank; by tensor rank if
+/// tensor ranks divide the parameter at different elements. It is absent if none differs.
 ///
 /// `ops` has each rank's masters before the step, and each output by rank, track of a trace and
 /// number there: "0/compute/17 backward block.0 linear: matmul c f32 [44, 96]". They are in the

@@ -50,9 +50,11 @@ void AuditedOps::note(const Trace::Call& call) {
   if (!(call.stream.device() == device) || (is_kernel && std::this_thread::get_id() != thread_))
     return;
   // A collective runs beside the phases of its rank; its name has the unit.
-  const std::string place =
-      is_kernel ? fmt::format("{} {}", device.memory().phase(), device.memory().name())
-                : "collective";
+  std::string place = "collective";
+  if (is_kernel) {
+    const std::string unit = device.memory().name();
+    place = device.memory().phase() + (unit.empty() ? "" : " " + unit);
+  }
   std::string track = call.track;
   std::erase(track, ' ');
   // A collective is where the program calls it: after its inputs, and before those that wait for

@@ -122,6 +122,10 @@ std::string text_of(const Divergence& found, const AuditedRun& run_a, const Audi
     text += fmt::format(" The first output that differs is{} on rank {}, {} (output {})",
                         found.op_step < found.steps ? " in the step before" : "",
                         op.substr(0, op.find('/')), op.substr(end + 1), op.substr(0, end));
+    const bool is_of_a = found.op->second == "-";
+    if (is_of_a || found.op->first == "-")
+      text += fmt::format(", of {}; {} has {} there", is_of_a ? a : b, is_of_a ? b : a,
+                          found.other_op.empty() ? "none" : found.other_op);
     if (found.element)
       text += fmt::format(": element {} is {} and {}", found.element->index, found.element->first,
                           found.element->second);
@@ -139,8 +143,14 @@ std::string text_of(const Divergence& found, const AuditedRun& run_a, const Audi
   if (!found.replay_settings.empty())
     return text + fmt::format(" The replay of {} has other settings than its record: {}.",
                               *found.is_first ? a : b, text_of(found.replay_settings));
+  if (found.begins_apart)
+    text +=
+        " The parameters before the step differ: a checkpoint or a file of initial weights may "
+        "have changed.";
   if (found.kind == Divergence::Kind::fault)
-    return text + " It is a transient fault, or a build or machine that the record does not name.";
+    return text + fmt::format(
+                      " {} a transient fault, or a build or machine that the record does not name.",
+                      found.begins_apart ? "Else it is" : "It is");
   return text + fmt::format(
                     " The replay of {} is not equal to its record either: its results change from "
                     "run to run, as by a race, or are of a build or machine that it does not name.",
@@ -212,6 +222,10 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   result.kind = is_reproduced ? Divergence::Kind::reproduced : Divergence::Kind::fault;
   result.steps = is_reproduced ? apart_at : fault_at;
   result.fields = is_reproduced ? apart.step : fault.step;
+  const AuditTrail &record = is_first ? a.trail : b.trail, &again = is_first ? again_a : again_b;
+  result.begins_apart =
+      !is_reproduced &&
+      !compare(record.units_before(fault_at), again.units_before(fault_at)).empty();
   if (!is_reproduced || !apart.layout.empty()) return finish();
   // The ops that differ in the first step that has such ones; `tensor` has its bytes.
   const auto ops_of = [&](int64_t first, const std::string& tensor) {
@@ -237,9 +251,16 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   const AuditDifference& first = ops.front();
   const std::string name = first.field.substr(std::strlen("ops."));
   result.op = {name, first.first, first.second};
+  const std::string id = name.substr(0, name.find(' '));
+  if (first.first == "-" || first.second == "-") {
+    for (const AuditDifference& op : ops)
+      if (op.field != first.field && op.field.starts_with("ops." + id + " "))
+        result.other_op = op.field.substr(std::strlen("ops. ") + id.size());
+    return finish();
+  }
   const std::optional<DType> dtype = dtype_in(name);
-  if (result.op->first == "-" || result.op->second == "-" || !dtype) return finish();
-  for (const AuditDifference& op : ops_of(result.op_step, name.substr(0, name.find(' '))))
+  if (!dtype) return finish();
+  for (const AuditDifference& op : ops_of(result.op_step, id))
     if (op.field == first.field) result.element = first_difference(op.first, op.second, *dtype);
   return finish();
 }

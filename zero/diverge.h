@@ -45,12 +45,14 @@ struct Divergence {
   std::vector<AuditDifference> settings, layout;
   /// The run whose record is not what its replay computes: whether it is the first; absent: none.
   std::optional<bool> is_first;
+  bool begins_apart = false;  ///< a fault: the parameters before the step differ already
   /// The settings of this record, and of its replay, that differ: other data, build or machine.
   std::vector<AuditDifference> replay_settings;
   /// The first output of an op that differs, and its hashes; absent: layouts differ, or all ops of
   /// a second replay were equal.
   std::optional<AuditDifference> op;
-  int64_t op_step = 0;  ///< `steps`, or the one before it, whose last outputs no record has
+  std::string other_op;  ///< if one run alone has it: the other run's output with this number
+  int64_t op_step = 0;   ///< `steps`, or the one before it, whose last outputs no record has
   /// The first element of this output that differs.
   struct Element {
     int64_t index = 0;

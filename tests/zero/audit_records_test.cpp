@@ -167,6 +167,8 @@ struct AuditedMesh : Audited {
   MeshShape shape = {2, 2, 2};
   int stage = 1, late_rank = -1;
   int changed_rank = -1;  // whose copy of unit.5.gain gets another last element before step 1
+  int other_rank = -1;    // has another last sample, or another rate, in step 1
+  bool is_other_rate = false;
 
   AuditTrail trained() const {
     run_local(shape.ranks(), [&](Communicator& world, const Device& device) {
@@ -185,9 +187,12 @@ struct AuditedMesh : Audited {
         }
         for (int g = mesh.data_rank; g < 4; g += shape.data) {
           if (world.rank() == late_rank) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          mesh_micro_batch(engine, static_cast<uint64_t>(step * 10 + g));
+          const bool is_other = step == 1 && world.rank() == other_rank && g >= 4 - shape.data;
+          mesh_micro_batch(
+              engine, static_cast<uint64_t>(step * 10 + g + (is_other && !is_other_rate ? 50 : 0)));
         }
-        engine.step(1e-2f);
+        const bool is_other = step == 1 && world.rank() == other_rank && is_other_rate;
+        engine.step(is_other ? 2e-2f : 1e-2f);
       }
     });
     return AuditTrail::read(at("mesh"));
@@ -227,6 +232,21 @@ TEST_CASE_FIXTURE(AuditedMesh, "copies that differ are named with their ranks") 
   REQUIRE(first != std::string::npos);
   CHECK(fields.substr(first + 4, 10) == std::to_string(changed) + "/masters/");
   CHECK(contains(fields.substr(first, 80), "before the step unit.5: unit.5.gain f32 ["));
+}
+
+TEST_CASE_FIXTURE(AuditedMesh,
+                  "a rank that computes otherwise differs before all that it reaches") {
+  const AuditTrail good = trained();
+  for (is_other_rate = false;; is_other_rate = true) {
+    for (other_rank = 0; other_rank < shape.ranks(); ++other_rank) {
+      const std::string fields = fields_of(compare(good, trained()).step);
+      const size_t first = fields.find("ops.");
+      REQUIRE(first != std::string::npos);
+      CAPTURE(fields.substr(first, 80));
+      CHECK(fields.substr(first, 14) == "ops." + std::to_string(other_rank) + "/compute/");
+    }
+    if (is_other_rate) break;
+  }
 }
 
 TEST_CASE_FIXTURE(AuditedMesh, "ops have an order that only the program decides") {

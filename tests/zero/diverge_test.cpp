@@ -21,10 +21,11 @@ struct Side {
   Job job;
   int64_t changed_sample = -1;  // whose datum 7 is another
   int64_t slope_step = -1;      // from this step on the code multiplies the loss by 1.0001
-  int64_t flipped_step = -1;    // a bit of the last parameter flips before it
-  bool flips_again = false;     // in a replay, too
-  bool races = false;           // each run of step 3 has another result
-  int late_rank = -1;           // computes after the others
+  bool multiplies_twice = false;
+  int64_t flipped_step = -1;  // a bit of the last parameter flips before it
+  bool flips_again = false;   // in a replay, too
+  bool races = false;         // each run of step 3 has another result
+  int late_rank = -1;         // computes after the others
 };
 
 struct Diverging : TenSteps {
@@ -62,6 +63,7 @@ struct Diverging : TenSteps {
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
         Var loss = forward(tape, batch);
         const bool is_changed = side.slope_step >= 0 && batch.step >= side.slope_step;
+        if (side.multiplies_twice) loss = mul(loss, 1.0);
         loss = mul(loss, is_changed ? 1.0001 : 1.0);
         if (side.races && batch.step == 3) loss = mul(loss, 1.0 + 1e-3 * ++races);
         return loss;
@@ -177,6 +179,41 @@ TEST_CASE_FIXTURE(Diverging,
     CHECK(result.element->index / width == 1);  // the second row of a micro-batch
 }
 
+TEST_CASE_FIXTURE(Diverging, "an op that one run alone has is named with the other run's") {
+  Side other = side("other");
+  other.slope_step = 2;
+  other.multiplies_twice = true;
+  const zero::AuditedRun one = audited(side("one")), twice = audited(other);
+  for (const bool is_first : {false, true}) {
+    const Divergence result = is_first ? diverge(twice, one) : diverge(one, twice);
+    CAPTURE(result.text);
+    REQUIRE(result.op);
+    CHECK((result.op->first == "-") == false);
+    CHECK(result.op->second == "-");
+    CHECK(contains(is_first ? result.op->field : result.other_op, "forward: axpby y f32 []"));
+    const std::string a = folder / (is_first ? "other" : "one"),
+                      b = folder / (is_first ? "one" : "other");
+    CHECK(contains(result.text, ", of " + a + "; " + b + " has " + result.other_op + " there."));
+  }
+}
+
+TEST_CASE_FIXTURE(Diverging, "a replay with other settings than its record says which") {
+  Side other = side("other");
+  other.flipped_step = 6;
+  zero::AuditedRun changed = audited(other);
+  Side now = other;
+  now.job.engine.loss_scaling.window = 10;  // which f32 does not use
+  changed.replay = [&](int64_t first, int64_t end, const AuditOptions& audit) {
+    train(now, first, end, audit, true);
+  };
+  const Divergence result = diverge(audited(side("one")), changed);
+  CAPTURE(result.text);
+  CHECK(result.kind == Divergence::Kind::fault);
+  CHECK(result.steps == 6);
+  CHECK(names_of(result.replay_settings) == "settings.loss_scale ");
+  CHECK(contains(result.text, "other has other settings than its record: settings.loss_scale: ["));
+}
+
 TEST_CASE_FIXTURE(Diverging, "an output that differs on all ranks is named on the lowest") {
   Side one = side("one"), other = side("other");
   for (Side* run : {&one, &other}) {
@@ -217,6 +254,8 @@ TEST_CASE_FIXTURE(Diverging, "a bit that flips in one run is a fault of that run
     CHECK(result.kind == Divergence::Kind::fault);
     CHECK(result.steps == 6);
     CHECK(result.is_first == is_first);
+    CHECK_FALSE(result.begins_apart);
+    CHECK(names_of(result.replay_settings) == "");
     CHECK(contains(result.text, "other has in step 6 what its replay has not"));
     CHECK(contains(result.text, "a transient fault, or a build or machine"));
   }
@@ -250,6 +289,9 @@ TEST_CASE_FIXTURE(Diverging, "a checkpoint that is not what its run had is a fau
   CAPTURE(result.text);
   CHECK(result.kind == Divergence::Kind::fault);
   CHECK(result.steps == 4);
+  CHECK(result.begins_apart);
+  CHECK(
+      contains(result.text, "a checkpoint or a file of initial weights may have changed. Else it"));
   CHECK(contains(names_of(result.fields), "units.high "));
 }
 

@@ -198,8 +198,11 @@ Json result_of(const Divergence& found) {
   json["settings"] = json_of(found.settings);
   json["layout"] = json_of(found.layout);
   if (found.is_first) json["faulty"] = *found.is_first ? "A" : "B";
-  if (found.op) json["op"] = json_of({*found.op})[0];
-  if (found.op) json["op"]["step"] = found.op_step;
+  if (found.op) {
+    json["op"] = json_of({*found.op})[0];
+    json["op"]["step"] = found.op_step;
+    if (!found.other_op.empty()) json["op"]["other"] = found.other_op;
+  }
   if (found.element)
     json["element"] = {{"index", found.element->index},
                        {"first", found.element->first},
