@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "zerograd/runtime/memory_rows.h"
 #include "zerograd/zero/step_record.h"
 
 // The page of a run: one HTML file that needs no network and no other file, and can be printed.
@@ -57,6 +59,19 @@ struct ReportSetting {
   std::string group, name, value, source;
 };
 
+/// The memory of a rank at six points of each step, measured or planned.
+struct ReportedMemory {
+  std::string name;
+  std::vector<MemoryRow> rows;
+};
+
+/// The bytes that a rank keeps from step to step, and the most that it reserved on its device.
+struct ReportedRank {
+  int rank = 0;
+  std::array<BytesByPurpose, space_count> stored{};
+  int64_t peak = 0;
+};
+
 /// The contents of a page. Texts may have any characters.
 struct ZG_API RunPage {
   std::string title = "Training run";
@@ -64,6 +79,8 @@ struct ZG_API RunPage {
   std::vector<ReportSetting> settings = {};
   std::vector<RunCurves> runs = {};  ///< this run, then those that are drawn beside it
   std::string throughput_unit = "samples/s";
+  std::vector<ReportedMemory> memory = {};  ///< of rank 0: the run's, and its plan's
+  std::vector<ReportedRank> ranks = {};
   std::string note = {};  ///< below the curves; empty: none
 
   std::string html() const;  ///< also well-formed XML
@@ -93,6 +110,7 @@ class ZG_API Report {
   /// be written: then the page is lost, not the run.
   std::optional<std::string> add(const TrainedStep& step, int64_t first_sample);
   void add_validation(int64_t steps, double loss);  ///< after so many steps
+  RunPage& page() { return page_; }                 ///< to add memory and other contents
   void set_fact(const std::string& name, const std::string& value);
   std::optional<std::string> write();  ///< now
   bool lost() const { return is_lost_; }

@@ -269,10 +269,10 @@ std::string RunPage::html() const {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-      "<title>{}</title>\n<style>{}</style></head>\n<body>\n<h1>{}</h1>\n{}{}{}"
+      "<title>{}</title>\n<style>{}</style></head>\n<body>\n<h1>{}</h1>\n{}{}{}{}"
       "<script>{}</script>\n</body></html>\n",
-      html_text(title), report_style, html_text(title), curves(*this), facts_table(*this),
-      settings_table(*this), report_script);
+      html_text(title), report_style, html_text(title), curves(*this), memory_sections(*this),
+      facts_table(*this), settings_table(*this), report_script);
 }
 
 }  // namespace zg::zero

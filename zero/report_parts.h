@@ -21,6 +21,10 @@ struct ChartAxis {
   double share(double value) const;  ///< 0 at `low`, 1 at `high`
 };
 
+struct RunPage;
+/// The sections on memory: by purpose over the points of steps, and by rank and space.
+std::string memory_sections(const RunPage& page);
+
 extern const char* const report_style;   ///< CSS
 extern const char* const report_script;  ///< JavaScript without '<' and '&'
 

@@ -52,6 +52,16 @@ svg .area.run4 { fill: var(--run4); }
 svg .skipped { stroke: var(--skip); stroke-width: 1.2; opacity: 0.7; }
 svg .restart { stroke: var(--restart); stroke-width: 1.6; stroke-dasharray: 6 3; }
 svg .bad { stroke: var(--bad); stroke-width: 1.2; opacity: 0.7; }
+.pair { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
+.memory .x { justify-content: space-around; }
+.wide { overflow-x: auto; }
+svg path.reserved { stroke: var(--text); stroke-width: 2; } .key i.reserved { border-color: var(--text); }
+rect.purpose0 { fill: #4269d0; } rect.purpose1 { fill: #d99a00; } rect.purpose2 { fill: #3f9d8c; }
+rect.purpose3 { fill: #f0604d; } rect.purpose4 { fill: #9c6b4e; } rect.purpose5 { fill: #a463f2; }
+.key i.purpose0 { border-color: #4269d0; } .key i.purpose1 { border-color: #d99a00; }
+.key i.purpose2 { border-color: #3f9d8c; } .key i.purpose3 { border-color: #f0604d; }
+.key i.purpose4 { border-color: #9c6b4e; } .key i.purpose5 { border-color: #a463f2; }
+.key i[class^=purpose] { border-top-width: 10px; vertical-align: 0; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 4px 0 12px; }
 .key i { display: inline-block; width: 18px; height: 0; margin-right: 6px; vertical-align: 4px;
   border-top: 3px solid var(--run0); }

@@ -352,6 +352,9 @@ TrainingEnd Trainer::run() {
     }
   } catch (const StopTraining&) {
     end.reason = Reason::given_up;
+  } catch (...) {
+    s.write_report();
+    throw;
   }
   if (s.hooks.ended) s.hooks.ended(end);
   s.write_report();
@@ -381,9 +384,6 @@ std::optional<TrainedStep> Trainer::step() {
   try {
     done = s.attempt();
   } catch (const StopTraining&) {
-  } catch (...) {
-    s.write_report();
-    throw;
   }
   s.losses.clear();
   if (!done && engine.steps() == step) engine.drop_gradients();

@@ -52,6 +52,29 @@ TEST_CASE("the page of four ranks with an offload, a skipped step and a restart 
   CHECK(contains(page_of(page), ">1 skipped<"));
 }
 
+TEST_CASE("the peak on the page of a run is that of its plan, and both are in memory-json") {
+  const TemporaryFolder folder;
+  const std::string page = folder / "page.html", json = folder / "memory.json",
+                    flags = "--ranks 2 --zero-stage 3 --offload-optimizer host --steps 3 ";
+  const std::string run = small_run + flags;
+  checked(zerograd(run + "--memory-json " + json + " --report " + page));
+  const auto record = nlohmann::json::parse(read_file(json));
+  const auto& peak = record.at("ranks").at(0).at("peak");
+  const std::string shown =
+      "<output>peak " + peak.at("reserved").dump() + " bytes, step " + peak.at("step").dump();
+  const std::string html = page_of(page);
+  CHECK(contains(html, "<b>this run</b>"));
+  CHECK(contains(html, "<b>its plan</b>"));
+  CHECK(count_of(html, shown) == 2);
+  CHECK(count_of(html, "<td>host</td><td class=\"n\">") == 2);
+  checked(zerograd("plan" + run.substr(5) + "--report " + page));
+  const std::string planned = page_of(page);
+  CHECK(count_of(planned, shown) == 1);
+  CHECK(count_of(planned, "<td>host</td><td class=\"n\">") == 2);
+  CHECK(contains(planned, "<title>plan --data sort "));
+  check_refused("plan --data sort --report /nowhere/page", 5, "--report: /nowhere/page");
+}
+
 TEST_CASE("without metrics the page of a resumed run says which steps it does not have") {
   const TemporaryFolder folder;
   const std::string save = folder / "s", page = folder / "page.html";

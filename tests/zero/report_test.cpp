@@ -142,6 +142,35 @@ TEST_CASE("a page without steps, with one, and with none that is finite is well-
   CHECK(contains(html, ">not finite<"));
 }
 
+TEST_CASE("a page shows memory by purpose, its peak to the byte, and each rank's bytes by space") {
+  MemoryRow row{.step = 0,
+                .at = StepPoint::before_forward,
+                .live = 0,
+                .max = 3 << 20,
+                .reserved = 4 << 20,
+                .host_max = 0,
+                .file_max = 0,
+                .phase = "forward",
+                .at_max = {1 << 20, 0, 0, 2 << 20, 0, 0},
+                .spaces = {}};
+  zero::RunPage page{.memory = {{"<run>", {row}}}};
+  row.step = 1;
+  row.reserved = 6 << 20;
+  row.phase = "backward";
+  page.memory.front().rows.push_back(row);
+  zero::ReportedRank rank{.rank = 3, .peak = 6 << 20};
+  rank.stored[static_cast<size_t>(Space::host)] = {0, 0, 5 << 19, 0, 0, 0};
+  page.ranks.assign(70, rank);
+  const std::string html = checked_page(page);
+  CHECK(contains(html, "peak 6291456 bytes, step 1, backward"));
+  CHECK(contains(html, "step 0, before_forward: activation 2097152 bytes"));
+  CHECK(contains(html, "<b>&lt;run&gt;</b>"));
+  CHECK(contains(html,
+                 "<td>3</td><td>host</td><td class=\"n\"></td><td class=\"n\"></td>"
+                 "<td class=\"n\">2.5</td>"));
+  CHECK(contains(html, "<p>and 6 more ranks</p>"));
+}
+
 TEST_CASE("texts on a page are escaped") {
   zero::RunPage page{.title = "</title><script>alert(1)</script>"};
   page.facts = {{"a\"b", "]]>&<!--\x01\xff"}};

@@ -12,6 +12,7 @@
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/model_states.h"
@@ -223,13 +224,12 @@ void drop_output_options(TrainOptions& options) {
     if (options.has(flag) && !(looks && flag == "--save"))
       without_effect += (without_effect.empty() ? "" : ", ") + flag;
   if (!without_effect.empty())
-    print_line(
-        stderr,
-        "plan only counts, and writes nothing but --memory-json and --kernels; without effect: {}",
-        without_effect);
+    print_line(stderr,
+               "plan only counts, and writes nothing but --memory-json, --kernels and --report; "
+               "without effect: {}",
+               without_effect);
   options.metrics.clear();
   options.trace.clear();
-  options.report.clear();
   // dump_gradients_step is kept, because that step gathers gradients, which needs memory.
   options.dump_gradients.clear();
   if (!looks) options.save.clear();
@@ -330,6 +330,29 @@ int print_caps(const Run& run, const RankMemory& memory, const RankMemory* large
   return yes ? 0 : 3;
 }
 
+// The page of a plan; of many ranks, the first.
+void write_page(const Run& run, const RankMemory& first, const MemoryRecord& record) {
+  constexpr int64_t most_ranks = 16;
+  zero::RunPage page = page_of(run);
+  page.facts.insert(page.facts.begin(),
+                    {{"parameters", std::to_string(record.parameters)},
+                     {"ranks", fmt::format("{}, ZeRO stage {}", record.world, record.stage)},
+                     {"device", run.options.device_flags.type == Device::Type::cpu
+                                    ? fmt::format("cpu, {}, {} threads", record.machine.isa,
+                                                  record.machine.threads)
+                                    : zg::name_of(run.options.device_flags.type)},
+                     {"library", fmt::format("zerograd {}", version())}});
+  page.memory = {{"plan", first.rows}};
+  page.memory.front().rows.resize(std::min<size_t>(first.rows.size(), reported_steps * cell_count));
+  for (int rank = 0; rank < std::min(most_ranks, run.options.ranks); ++rank)
+    page.ranks.push_back(reported(rank == 0 ? first : dry_run_of_report(run, rank)));
+  try {
+    replace_text(run.options.report, page.html());
+  } catch (const FileError& error) {
+    raise<FileError>("--report: {}", error.what());
+  }
+}
+
 /// Throws ConfigError where counted launches and these peaks do not give the time of a step.
 void check_predictable(const Run& run, const Peaks& peaks) {
   const bool of_gpu = peaks.multiprocessors > 0;
@@ -368,6 +391,8 @@ int plan(const std::vector<std::string>& arguments) {
                                        : generate(rest, /*only_planned=*/true);
   }
   PlanOptions options;
+  options.train.command = arguments;
+  options.train.command.insert(options.train.command.begin(), "plan");
   if (!parse(arguments, options)) return 0;
   if (options.explain) print(explain_formulas() + "\n");
   const bool has_data = !options.train.data.source.empty() || !options.train.resume.empty();
@@ -416,6 +441,7 @@ int plan(const std::vector<std::string>& arguments) {
       ranks.push_back(to_json(dry_run(run, rank)));
     write_json("--memory-json", path, to_json(record, ranks));
   }
+  if (!run.options.report.empty()) write_page(run, first, record);
   if (const std::string lines = write_kernels(run, first, peaks); !lines.empty()) print(lines);
   const std::optional<RankMemory> largest = largest_memory(run);
   const RankMemory& peak = rank_with_peak(stages);

@@ -262,8 +262,9 @@ int train_with(TrainOptions options, const std::vector<std::string>& arguments) 
   }
   if (must_supervise(options)) return supervise(options, arguments);
   apply_restart(options);
-  const Run run = prepare_run(options);
+  Run run = prepare_run(options);
   check_budgets(run);
+  if (!options.report.empty()) run.planned_rows = dry_run_of_report(run, 0).rows;
   int status = 0;
   try {
     status = train_on_ranks(run, options);

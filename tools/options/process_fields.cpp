@@ -361,9 +361,8 @@ Fields output_fields() {
        by_plan},
       {ZG_AT(report),
        path_row({"--report"}, "F", PathUse::writes,
-                "a page of the run, HTML: loss, rate, norm, throughput, settings, machine;\n"
-                "with --metrics a resumed run's page has the steps before it, too"),
-       by_plan},
+                "a page of the run, HTML: loss, rate, norm, throughput, memory, settings;\n"
+                "with --metrics a resumed run's page has the steps before it, too")},
       {ZG_AT(trace),
        path_row({"--trace"}, "F", PathUse::writes,
                 "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"

@@ -8,6 +8,9 @@
 #include <system_error>
 #include <thread>
 
+#include "bench/measure.h"
+#include "tools/options/fields.h"
+#include "tools/options/given_flags.h"
 #include "tools/run/inputs.h"
 #include "tools/run/rank.h"
 #include "zerograd/runtime/machine.h"
@@ -53,6 +56,32 @@ Run largest_steps(const Run& run) {
   settings.rampup = {};
   largest.options.steps = std::min<int64_t>(run.options.steps, run.steps_done + 3);
   return largest;
+}
+
+RankMemory dry_run_of_report(const Run& run, int rank) {
+  Run first = run;
+  first.traced = nullptr;
+  first.options.steps = std::min(run.options.steps, run.steps_done + reported_steps);
+  return dry_run(first, rank);
+}
+
+zero::RunPage page_of(const Run& run) {
+  zero::RunPage page{.title = shell_line(run.options.command),
+                     .settings = settings_of(run.options, run.options)};
+  const auto fact = [&](const char* name, const std::string& value) {
+    if (!value.empty()) page.facts.emplace_back(name, value);
+  };
+  fact("data", run.data_line);
+  fact("checksum of the data", run.options.contents.checksum);
+  fact("resumed", run.resumed);
+  fact("processor", bench::processor_name());
+  return page;
+}
+
+zero::ReportedRank reported(const RankMemory& memory) {
+  zero::ReportedRank rank{.rank = memory.rank, .peak = memory.reserved[0]};
+  if (!memory.rows.empty()) rank.stored = memory.rows.back().spaces;
+  return rank;
 }
 
 std::vector<RankMemory> plan_stages(const Run& run) {

@@ -8,6 +8,7 @@
 #include "tools/output/memory_json.h"
 #include "tools/run/run.h"
 #include "zerograd/runtime/step_time.h"
+#include "zerograd/zero/report.h"
 
 namespace zg::tools {
 
@@ -23,6 +24,15 @@ Run largest_steps(const Run& run);
 /// Dry run of one rank of each pipeline stage, in order: the one with data rank 0 and tensor rank
 /// 0, which needs the most memory of its stage.
 std::vector<RankMemory> plan_stages(const Run& run);
+
+/// The first steps of the run that a page shows (--report).
+inline constexpr int64_t reported_steps = 3;
+/// Dry run of a rank that ends after these steps.
+RankMemory dry_run_of_report(const Run& run, int rank);
+/// The parts of a page that need no run: settings, data, processor.
+zero::RunPage page_of(const Run& run);
+/// The bytes of a rank after its last step, for a page.
+zero::ReportedRank reported(const RankMemory& memory);
 
 /// The part of --memory-json that is common to all ranks.
 MemoryRecord memory_record(const Run& run);

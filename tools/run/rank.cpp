@@ -142,7 +142,7 @@ zero::TrainerOptions Rank::trainer_options() const {
       options.audit->command.insert(options.audit->command.end(),
                                     {"--ranks", std::to_string(options_.ranks)});
   }
-  if (!options_.report.empty()) options.report = report_options();
+  if (!options_.report.empty() && !is_planned_) options.report = report_options();
   // A plan includes a save also without a path of --save, and keeps every checkpoint.
   const bool plans_save =
       is_planned_ && (options_.steps > run_.steps_done || options_.has("--save"));

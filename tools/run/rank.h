@@ -118,6 +118,7 @@ class Rank {
   void announce();
   std::string description_of_adapters() const;
   zero::ReportOptions report_options() const;
+  void complete_report(const std::string& hash);
   int run_steps();
   void begin_step();
   void note_step(const zero::TrainedStep& step);
@@ -155,6 +156,7 @@ class Rank {
 
   SampleRange step_;  // samples of the newest step
   MemoryRows rows_;
+  std::vector<MemoryRow> reported_rows_;           // of the first steps, with --report
   std::optional<zero::StepLaunchNotes> launches_;  // with --kernels
   // In the step that `launches_` counts: tokens of all ranks, micro-batches of this rank.
   int64_t counted_tokens_ = 0, counted_micro_batches_ = 0;

@@ -9,12 +9,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <utility>
 
-#include "bench/measure.h"
-#include "tools/options/fields.h"
 #include "tools/options/flags.h"
-#include "tools/options/given_flags.h"
+#include "tools/run/planner.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/machine.h"
@@ -137,20 +136,13 @@ void Rank::announce() {
 }
 
 zero::ReportOptions Rank::report_options() const {
-  zero::ReportOptions report = {
-      .path = options_.report,
-      .title = shell_line(options_.command),
-      .settings = settings_of(options_, options_),
-      .tokens = [this](int64_t, int64_t) { return model_->tokens(step_); },
-      .metrics = options_.metrics};
-  const auto fact = [&](const char* name, const std::string& value) {
-    if (!value.empty()) report.facts.emplace_back(name, value);
-  };
-  fact("data", run_.data_line);
-  fact("checksum of the data", options_.contents.checksum);
-  fact("resumed", run_.resumed);
-  fact("processor", bench::processor_name());
-  return report;
+  const zero::RunPage page = page_of(run_);
+  return {.path = options_.report,
+          .title = page.title,
+          .facts = page.facts,
+          .settings = page.settings,
+          .tokens = [this](int64_t, int64_t) { return model_->tokens(step_); },
+          .metrics = options_.metrics};
 }
 
 std::string Rank::description_of_adapters() const {
@@ -218,6 +210,9 @@ void Rank::begin_step() {
 
 void Rank::note_step(const zero::TrainedStep& step) {
   if (!is_planned_) report(step);
+  if (!options_.report.empty() && step.step < run_.steps_done + reported_steps)
+    for (const MemoryRow& row : rows_.rows())
+      if (row.step == step.step) reported_rows_.push_back(row);
   if (is_due(engine_->steps(), options_.eval_interval)) validate();
   if (is_due(engine_->steps(), options_.sample_interval)) print_sample();
 }
@@ -433,6 +428,32 @@ void Rank::note_end(const zero::TrainingEnd& end) {
   if (options_.save.empty()) console_->log("nothing is saved without --save DIR");
 }
 
+// Collective.
+void Rank::complete_report(const std::string& hash) {
+  zero::Report* const report = trainer_->report();
+  if (!report) return;
+  RankMemory now = memory_;
+  now.rows = rows_.rows();
+  std::string own = fmt::format("{}", now.reserved[0]);
+  for (const BytesByPurpose& space : reported(now).stored)
+    for (const int64_t bytes : space) own += fmt::format(" {}", bytes);
+  const std::vector<std::string> texts = gather_texts(ranks_, own);
+  if (!is_first()) return;
+  zero::RunPage& page = report->page();
+  page.memory = {{"this run", reported_rows_}, {"its plan", run_.planned_rows}};
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    zero::ReportedRank& kept = page.ranks.emplace_back();
+    kept.rank = static_cast<int>(rank);
+    std::istringstream numbers(texts[rank]);
+    numbers >> kept.peak;
+    for (BytesByPurpose& space : kept.stored)
+      for (int64_t& bytes : space) numbers >> bytes;
+  }
+  report->set_fact("parameter hash", hash);
+  if (const auto warning = report->write()) print_line(stderr, "warning: --{}", *warning);
+  results_lost_ = results_lost_ || report->lost();
+}
+
 int Rank::finish() {
   report_epochs();
   // From here on a signal ends the process at once: eval can compute the scores again.
@@ -468,11 +489,7 @@ int Rank::finish() {
     record.test_score = scores->test;
   }
   write("--metrics", metrics_, record);
-  if (zero::Report* report = trainer_->report()) {
-    report->set_fact("parameter hash", hash);
-    if (const auto warning = report->write()) print_line(stderr, "warning: --{}", *warning);
-    results_lost_ = results_lost_ || report->lost();
-  }
+  complete_report(hash);
   return results_lost_ || trainer_->audit_is_lost() ? file_error : 0;
 }
 

@@ -340,10 +340,10 @@ std::string path_of(const Run& run) {
       options.activation_checkpoint, options.eval_interval, options.eval_batches,
       options.sample_interval, options.save_interval, options.exit_interval, options.max_bad_steps,
       options.score_samples, options.save.empty(), options.memory_json.empty(),
-      options.audit.path.empty(), options.audit.interval, options.audit.first_op_step,
-      options.audit.end_op_step, options.dump_gradients_step.value_or(-1), engine.offload.parameter,
-      engine.offload.gradient, engine.offload.optimizer, engine.offload.activation,
-      options.initial_weights, options.from_hf,
+      options.audit.path.empty() + 2 * options.report.empty(), options.audit.interval,
+      options.audit.first_op_step, options.audit.end_op_step,
+      options.dump_gradients_step.value_or(-1), engine.offload.parameter, engine.offload.gradient,
+      engine.offload.optimizer, engine.offload.activation, options.initial_weights, options.from_hf,
       run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder" : "");
 }
 

@@ -14,6 +14,7 @@
 #include "zerograd/models/hugging_face/hf_seq2seq.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/memory_rows.h"
 #include "zerograd/runtime/trace.h"
 
 // A training run, and the state that it prepares before any rank starts.
@@ -50,6 +51,7 @@ struct Run {
   std::vector<std::string> changes;  ///< differences from the checkpoint, one per line
   std::string data_line;             ///< log line about the data and its tokens
   double epoch_samples = 0.0;  ///< samples per epoch; 0: the run's length is not given in epochs
+  std::vector<MemoryRow> planned_rows;  ///< with --report: rank 0's first steps, as planned
   std::shared_ptr<TracedSteps> traced;  ///< null: no trace was requested
   /// The algorithms in the file of --matmul-algorithms; null: the flag is not given.
   std::shared_ptr<const MatmulAlgorithms> algorithms;
