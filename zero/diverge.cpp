@@ -143,14 +143,14 @@ std::string text_of(const Divergence& found, const AuditedRun& run_a, const Audi
   if (!found.replay_settings.empty())
     return text + fmt::format(" The replay of {} has other settings than its record: {}.",
                               *found.is_first ? a : b, text_of(found.replay_settings));
-  if (found.begins_apart)
-    text +=
-        " The parameters before the step differ: a checkpoint or a file of initial weights may "
-        "have changed.";
-  if (found.kind == Divergence::Kind::fault)
-    return text + fmt::format(
-                      " {} a transient fault, or a build or machine that the record does not name.",
-                      found.begins_apart ? "Else it is" : "It is");
+  if (found.kind == Divergence::Kind::fault) {
+    text += found.begins_apart
+                ? " The parameters before the step differ: a checkpoint or a file of "
+                  "initial weights may have changed. Else it"
+                : " It";
+    return text +
+           " is a race, a transient fault, or a build or machine that the record does not name.";
+  }
   return text + fmt::format(
                     " The replay of {} is not equal to its record either: its results change from "
                     "run to run, as by a race, or are of a build or machine that it does not name.",

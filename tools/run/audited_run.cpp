@@ -36,7 +36,8 @@ Words split(const std::string& line) {
 struct Command {
   Words variables;  ///< NAME=VALUE
   std::string program = this_program;
-  Words words;  ///< after the program; empty: none
+  Words words;    ///< after the program; empty: none
+  Words folders;  ///< of --save and --resume, where without_outputs() has left them out
 };
 // Without words: the name is a path.
 Command command_of(const std::string& name) {
@@ -53,12 +54,9 @@ Command command_of(const std::string& name) {
   return command;
 }
 
-struct FlagWords {
-  Words kept;
-  Words folders;  ///< of --save and --resume
-};
 // Leaves out the flags that write, and, of a record, those that a replay has instead.
-FlagWords without_outputs(const Words& words, bool is_record) {
+Command without_outputs(Command command, bool is_record) {
+  const Words words = std::exchange(command.words, {});
   std::map<std::string, bool> dropped;  // whether the flag has a value
   TrainOptions options;
   for (const FieldGroup& group : field_groups())
@@ -73,13 +71,12 @@ FlagWords without_outputs(const Words& words, bool is_record) {
         continue;
       for (const std::string& spelling : flag.names) dropped[spelling] = !flag.value.empty();
     }
-  FlagWords result;
   for (size_t i = 0; i < words.size(); ++i) {
     std::string name = words[i].substr(0, words[i].find('='));
     std::ranges::replace(name, '_', '-');
     const auto found = dropped.find(name);
     if (found == dropped.end()) {
-      result.kept.push_back(words[i]);
+      command.words.push_back(words[i]);
       continue;
     }
     const size_t equals = words[i].find('=');
@@ -87,9 +84,9 @@ FlagWords without_outputs(const Words& words, bool is_record) {
     const std::string value =
         takes_next ? words[++i] : words[i].substr(std::min(equals, words[i].size() - 1) + 1);
     for (const char* folder : {"--save", "--output-dir", "--resume", "--load"})
-      if (name == folder) result.folders.push_back(value);
+      if (name == folder) command.folders.push_back(value);
   }
-  return result;
+  return command;
 }
 
 Words words_of(const Command& command) {
@@ -128,7 +125,7 @@ void train(Command command, const zero::AuditOptions& audit) {
   throw ReplayFailed{end.end.status};
 }
 
-// Without words: another program wrote the record.
+// The command line that a replay repeats. Without words: another program wrote the record.
 Command recorded_command(const zero::AuditTrail& trail, int64_t step) {
   Command command;
   constexpr std::string_view variable = "run.environment.";
@@ -143,7 +140,7 @@ Command recorded_command(const zero::AuditTrail& trail, int64_t step) {
       raise<FileError>("{}: line {}: {}: expected words, got {}", trail.path, run.line, name,
                        printable(value, 60));
     }
-  return command;
+  return without_outputs(command, /*is_record=*/true);
 }
 
 // Adds the paths of checkpoints by their steps: a folder of step_N, or one.
@@ -156,7 +153,7 @@ void add_checkpoints(const std::string& path, std::map<int64_t, std::string>& fo
 zero::AuditedRun run_of_command(const RunSource& source, Command command) {
   zero::AuditedRun run;
   if (!source.program.empty()) command.program = source.program;
-  command.words = without_outputs(command.words, /*is_record=*/false).kept;
+  command = without_outputs(command, /*is_record=*/false);
   command.words.insert(command.words.end(), source.flags.begin(), source.flags.end());
   run.command = flags_of(command);
   run.replay = [command](int64_t, int64_t end, const zero::AuditOptions& audit) {
@@ -193,12 +190,10 @@ zero::AuditedRun audited_run(const RunSource& source) {
   if (!source.checkpoints.empty()) add_checkpoints(source.checkpoints, checkpoints);
   for (const zero::AuditTrail::Record& record : trail.records) {
     if (record.is_step) continue;
-    Command command = recorded_command(trail, record.step);
-    const FlagWords words = without_outputs(command.words, true);
-    command.words = words.kept;
+    const Command command = recorded_command(trail, record.step);
     if (run.command.empty()) run.command = flags_of(command);
     if (source.checkpoints.empty())
-      for (const std::string& folder : words.folders) try {
+      for (const std::string& folder : command.folders) try {
           add_checkpoints(folder, checkpoints);
         } catch (const FileError&) {  // ignored: a replay says which checkpoint it lacks
         }
@@ -214,11 +209,10 @@ zero::AuditedRun audited_run(const RunSource& source) {
             "replay: {}: expected a record of zerograd train, got one without a command line; "
             "try zero::diverge() in the program that wrote it",
             source.name);
-      command.words = without_outputs(command.words, true).kept;
       for (const zero::AuditTrail::Record& record : trail.records)
         if (!record.is_step && record.step > first && record.step < stop &&
             checkpoints.contains(record.step) &&
-            without_outputs(recorded_command(trail, record.step).words, true).kept != command.words)
+            recorded_command(trail, record.step).words != command.words)
           stop = record.step;
       if (!source.program.empty()) command.program = source.program;
       if (first > 0) command.words.insert(command.words.end(), {"--resume", checkpoints.at(first)});

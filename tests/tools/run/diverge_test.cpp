@@ -167,6 +167,7 @@ TEST_CASE("a replay has all flags of its record but those that write") {
   const TemporaryFolder folder;
   checked(called(run + "--steps 1 --audit " + (folder / "audit")));
   nlohmann::json words = {"train"};
+  std::string kept, left_out, settings;
   tools::TrainOptions options;
   for (const tools::FieldGroup& group : tools::field_groups())
     for (const tools::Field& field : group.fields) {
@@ -174,22 +175,19 @@ TEST_CASE("a replay has all flags of its record but those that write") {
       const Flag flag = flag_of(field, options);
       words.push_back(flag.names.front());
       if (!flag.value.empty()) words.push_back("1");
+      if (group.title != "output" && group.title != "checkpoints")
+        settings += flag.names.front() + " ";
     }
   std::string lines = read_file(folder / "audit");
   const size_t begin = lines.find("[\"train\""), end = lines.find(']', begin) + 1;
   write_file(folder / "audit", rebuilt_chain(lines.replace(begin, end - begin, words.dump())));
   const tools::RunSource source{.title = "A", .name = folder / "audit"};
-  std::string kept, left_out;
   for (const auto& [flag, value] : tools::audited_run(source).command) kept += flag + " ";
   for (const std::string word : words)
-    if (word.starts_with("--") && !contains(kept, word + " ")) left_out += word + " ";
-  CHECK(
-      left_out ==
-      "--inject --log-interval --eval-interval --eval-batches --sample-interval --metrics --audit "
-      "--audit-interval --audit-ops --tensorboard-dir --trace --trace-steps --dump-memory "
-      "--explain-settings --memory-json --kernels --dump-gradients --progress --with-tracking "
-      "--report-to --report-name --save --save-interval --save-top-k --async-save --resume "
-      "--exit-interval --kill-switch-path --universal-checkpoint --max-restarts --restarted ");
+    if (contains(settings, word + " ") && !contains(kept, word + " ")) left_out += word + " ";
+  CHECK(left_out == "--inject ");
+  for (const char* output : {"--audit ", "--metrics ", "--save ", "--resume ", "--exit-interval "})
+    CHECK_FALSE(contains(kept, output));
 }
 
 TEST_CASE("diverge refuses files and command lines that it cannot compute again") {
