@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -104,6 +105,35 @@ void TapeState::reduce_gradients(const Unit& unit) {
     if (leaf != leaves.end()) leaves.erase(leaf);
   }
   source_of(unit).reduce(unit, gradients, device.compute());
+}
+
+// --- collectives beside the gradients of weights ---
+
+void TapeState::note_start(const Var& output, Start start) {
+  if (output.slot_ >= 0) output.tape_->entries.back().start = start;
+}
+
+void TapeState::start_collective(const BackwardPass& pass, int input) {
+  TapeState& tape = *pass.tape_;
+  const int slot = pass.slot_of(input);
+  if (slot < 0 || pass.entry_ == 0) return;
+  const Entry& before = tape.entries[pass.entry_ - 1];
+  const auto inputs = std::span(tape.input_slots).subspan(tape.entries[pass.entry_].inputs);
+  if (!before.start || tape.output_slots[before.outputs] != slot ||
+      std::ranges::count(inputs, slot) != 1)
+    return;
+  Tensor& collected = tape.slots[static_cast<size_t>(slot)].gradient;
+  const Tensor gradient = std::exchange(collected, Tensor());  // unshared, as in backward
+  tape.started = before.start(tape.numbers.data() + before.numbers, gradient);
+  collected = gradient;
+}
+
+Tensor TapeState::finish_collective(const BackwardPass& pass) {
+  TapeState& tape = *pass.tape_;
+  const Entry& entry = tape.entries[pass.entry_];
+  std::function<Tensor()> finish = std::exchange(tape.started, nullptr);
+  if (!finish) finish = entry.start(tape.numbers.data() + entry.numbers, pass.gradient_of_output());
+  return finish();
 }
 
 // --- running the tape in reverse ---

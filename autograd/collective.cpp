@@ -43,30 +43,38 @@ Tensor padded(int64_t n, DType dtype, const Device& device, int size) {
   return full;
 }
 
-/// full = its sum over the ranks, in place.
-void sum_in_place(const char* name, const Tensor& full, Communicator& comm) {
-  Tensor sums = scatter_sums(name, full, comm);
-  if (sums.dtype() != full.dtype()) {
+/// Starts full = its sum over the ranks, in place. The result waits until it is written.
+std::function<void()> start_sum_in_place(const char* name, const Tensor& full, Communicator& comm) {
+  const Tensor sums =
+      Tensor::empty({full.numel() / comm.size()}, accumulator(full.dtype()), full.device());
+  const Communicator::Ticket scattered =
+      comm.reduce_scatter(full, sums, /*fresh=*/true, add_piece, name);
+  if (sums.dtype() == full.dtype()) {
+    const Communicator::Ticket gathered = comm.all_gather(sums, full, name);
+    return [&comm, sums, gathered] { comm.wait(gathered); };
+  }
+  return [=, &comm] {
+    comm.wait(scattered);
     const Tensor place = full.flat(comm.rank() * sums.numel(), sums.numel());
     kernels::cast({sums, place}, full.device().compute());
-    sums = place;
-  }
-  comm.wait(comm.all_gather(sums, full, name));
+    comm.wait(comm.all_gather(place, full, name));
+  };
 }
 
-/// The sum of x over the ranks, in the shape of x; in place if x is `free` to be overwritten.
-Tensor summed(const char* name, const Tensor& x, bool free, Communicator& comm) {
+/// Starts the sum of x over the ranks, in the shape of x; in place if x is `free` to be
+/// overwritten. The result waits for the sum and returns it.
+std::function<Tensor()> start_sum(const char* name, const Tensor& x, bool free,
+                                  Communicator& comm) {
   const int64_t n = x.numel();
-  if (n == 0) return x;
-  if (free && n % comm.size() == 0) {
-    sum_in_place(name, x.view({n}), comm);
-    return x;
-  }
-  const Tensor full = padded(n, x.dtype(), x.device(), comm.size());
+  if (n == 0) return [x] { return x; };
+  const bool in_place = free && n % comm.size() == 0;
+  const Tensor full = in_place ? x.view({n}) : padded(n, x.dtype(), x.device(), comm.size());
   const Tensor sum = full.flat(0, n).view(x.shape());
-  copy(x, sum, x.device().compute());
-  sum_in_place(name, full, comm);
-  return sum;
+  if (!in_place) copy(x, sum, x.device().compute());
+  return [sum, wait = start_sum_in_place(name, full, comm)] {
+    wait();
+    return sum;
+  };
 }
 
 void check_divided(const char* op, const Shape& shape, int axis, const Communicator& comm) {
@@ -200,7 +208,7 @@ void backward_of_several(const GradientsOfSeveral& n, const BackwardPass& pass) 
   if (numel > 0 && n.by_tree)
     n.comm->wait(n.comm->all_gather(scatter_tree(name, all, *n.comm), all, name));
   else if (numel > 0)
-    sum_in_place(name, all, *n.comm);
+    start_sum_in_place(name, all, *n.comm)();
   for_each([&](int i, const Tensor&, const Tensor& place) {
     const InputGradient dx(pass, i, place.dtype());
     copy(place, dx.tensor(), pass.stream());
@@ -267,14 +275,17 @@ Var copy_to_ranks_by_tree(const Var& x, Communicator& ranks, int axis) {
 Var copy_to_ranks(const Var& x, Communicator& ranks) {
   const Tensor values = floating_operand("copy_to_ranks", "x", x);
   if (ranks.size() == 1 || !x.needs_gradient()) return x;
-  return record("copy_to_ranks", {x}, values, {}, Ranks{&ranks},
-                [](const Ranks& n, const BackwardPass& pass) {
-                  const Tensor& dy = pass.gradient_of_output();
-                  // If another tensor shares this buffer (the other branch of a residual), it needs
-                  // this rank's own gradient. So only an unshared buffer may be overwritten.
-                  const bool alone = dy.buffer().use_count() == 1;
-                  pass.accumulate(0, summed("copy_to_ranks gradient", dy, alone, *n.comm));
-                });
+  const Var y = record("copy_to_ranks", {x}, values, {}, Ranks{&ranks},
+                       [](const Ranks&, const BackwardPass& pass) {
+                         pass.accumulate(0, TapeState::finish_collective(pass));
+                       });
+  TapeState::note_start(y, [](const void* numbers, const Tensor& dy) {
+    // If another tensor shares this buffer (the other branch of a residual), it needs this rank's
+    // own gradient. So only an unshared buffer may be overwritten.
+    return start_sum("copy_to_ranks gradient", dy, dy.buffer().use_count() == 1,
+                     *static_cast<const Ranks*>(numbers)->comm);
+  });
+  return y;
 }
 
 std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ranks, bool by_tree) {
@@ -307,7 +318,7 @@ std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ra
 Var all_reduce(const Var& x, Communicator& ranks) {
   const Tensor values = floating_operand("all_reduce", "x", x);
   if (ranks.size() == 1) return x;
-  return record("all_reduce", {x}, summed("all_reduce", values, /*free=*/false, ranks), {},
+  return record("all_reduce", {x}, start_sum("all_reduce", values, /*free=*/false, ranks)(), {},
                 Ranks{&ranks}, [](const Ranks&, const BackwardPass& pass) {
                   pass.accumulate(0, pass.gradient_of_output());
                 });

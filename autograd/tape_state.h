@@ -19,6 +19,9 @@ struct Segment {
 /// allocates nothing, and backward frees by truncating the pools.
 struct TapeState : std::enable_shared_from_this<TapeState> {
   enum class Kind : uint8_t { op, use_begin, use_end, checkpoint };
+  /// Starts the collective of an op's backward with the gradient of its output. The result waits
+  /// for the collective and returns the gradient of the op's input.
+  using Start = std::function<Tensor()> (*)(const void* numbers, const Tensor& gradient);
 
   struct Entry {
     Kind kind;
@@ -26,6 +29,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     detail::BackwardThunk backward = nullptr;
     size_t inputs, outputs, saved, numbers;  // where the entry's ranges begin in the pools
     size_t index = 0;                        // index into uses or segments
+    Start start = nullptr;
   };
 
   /// The slot in which one gradient is collected.
@@ -119,6 +123,16 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   static void collect_in_accumulator(const Var& output);
   Entry& push(Kind kind, const char* op);
 
+  /// Sets the start of the op that made `output`, whose backward is finish_collective(). `output`
+  /// was recorded last.
+  static void note_start(const Var& output, Start start);
+  /// Called in the backward of an op that has passed on the gradient of `input`, before it computes
+  /// others: starts the collective of the op recorded before it, if that made the input. The
+  /// gradient of the input is complete, because all other ops that read it were recorded later.
+  static void start_collective(const BackwardPass& pass, int input);
+  /// The gradient of the op's input, from the collective that was started; else starts it here.
+  static Tensor finish_collective(const BackwardPass& pass);
+
   size_t open_use(const Unit& unit);
   void close_use(size_t index, bool unwinding) noexcept;
 
@@ -159,6 +173,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   std::vector<Segment> segments;
   std::vector<Gathered> gathered;
   std::vector<Tensor> output_gradients;  // for the entry whose backward runs
+  std::function<Tensor()> started;       // the collective of the entry whose backward runs next
   std::unordered_map<const Parameter*, int> parameter_slots;
 
   // Used in the root only:

@@ -3,6 +3,7 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/autograd/tape_state.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu.h"
@@ -133,6 +134,7 @@ void backward_of_linear(const Linear& n, const BackwardPass& pass) {
     project_back(n.projection, dsum, pass.saved(1), dx.tensor(), pass.stream());
     dx.accumulate();
   }
+  TapeState::start_collective(pass, 0);
   accumulate_parameters(n.projection, pass, {.weight = 1, .bias = 2}, dsum,
                         pass.needs(1) ? pass.saved(0) : Tensor());
 }
@@ -179,6 +181,7 @@ void backward_of_feed_forward(const FeedForward& n, const BackwardPass& pass) {
     project_back(n.fc, dsum, pass.saved(saved_fc_weight), dx.tensor(), pass.stream());
     dx.accumulate();
   }
+  TapeState::start_collective(pass, input_x);
   accumulate_parameters(n.fc, pass, {input_fc_weight, input_fc_bias}, dsum,
                         pass.needs(input_fc_weight) ? pass.saved(saved_x) : Tensor());
 }
@@ -228,6 +231,7 @@ void backward_of_gated_feed_forward(const GatedFeedForward& n, const BackwardPas
     kernels::binary({BinaryOp::add, dx.tensor(), part, dx.tensor()}, pass.stream());
     dx.accumulate();
   }
+  TapeState::start_collective(pass, gated_x);
   if (pass.needs(gated_gate_weight))
     accumulate_parameters(n.in, pass, {gated_gate_weight, -1}, gradient.gate, pass.saved(kept_x));
   if (pass.needs(gated_up_weight))

@@ -3,6 +3,7 @@
 #include "tests/autograd/fake_source.h"
 #include "tests/autograd/on_ranks.h"
 #include "tests/runtime/comm/ranks.h"
+#include "zerograd/runtime/trace.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -47,6 +48,45 @@ TEST_CASE("copy_to_ranks of several tensors passes gradcheck, also when one of t
       },
       [](Vars x, int count) { return mul(mul(exp(x[0]), x[1]), sum_of_factors(count)); },
       {{7}, {1}, {3}});
+}
+
+TEST_CASE("copy_to_ranks sums the gradient of x while that of the weight is computed") {
+  const int64_t n = 128;
+  const std::vector<std::function<Var(const Var&, const Var&)>> ops{
+      [](const Var& x, const Var& w) { return linear(x, w); },
+      [](const Var& x, const Var& w) { return feed_forward(x, w, {}, w, {}); },
+      [](const Var& x, const Var& w) { return gated_feed_forward(x, w, w, w, Gate::silu); }};
+  for (size_t op = 0; op < ops.size(); ++op) {
+    int64_t queued_ns = 0, last_product_ns = 0;
+    run_local(2, [&](Communicator& ranks, const Device& device) {
+      const auto trace = std::make_shared<Trace>();
+      Tape tape(device);
+      const Var x = tape.variable(Tensor::full({n, n}, 0.25, DType::f32, device));
+      const Var w = tape.variable(Tensor::full({n, n}, 0.5, DType::f32, device));
+      const Var y = sum(ops[op](copy_to_ranks(x, ranks), w));
+      device.set_trace(trace);
+      tape.backward(y);
+      device.set_trace(nullptr);
+      if (ranks.rank() > 0) return;
+      for (const Trace::Span& span : trace->spans()) {
+        if (span.name == "matmul") last_product_ns = std::max(last_product_ns, span.end_ns);
+        if (span.name == "reduce_scatter copy_to_ranks gradient")
+          queued_ns = span.begin_ns - 1000 * std::get<int64_t>(*span.find("queued_us"));
+      }
+    });
+    INFO("op ", op, ": queued at ", queued_ns, " ns; the last product ended at ", last_product_ns);
+    CHECK(queued_ns > 0);
+    CHECK(queued_ns < last_product_ns);
+  }
+}
+
+TEST_CASE("copy_to_ranks sums a gradient that is complete only after that of the weight") {
+  check_on_ranks(
+      [](Tape&, Vars x, Communicator& ranks) {
+        const Var copy = copy_to_ranks(x[0], ranks);
+        return all_reduce(scaled_by_rank(linear(copy, copy), ranks), ranks);
+      },
+      [](Vars x, int count) { return mul(linear(x[0], x[0]), sum_of_factors(count)); }, {{4, 4}});
 }
 
 TEST_CASE("parts of ranks are gathered, joined and scattered along any axis, and pass gradcheck") {
