@@ -54,7 +54,7 @@ svg .restart { stroke: var(--restart); stroke-width: 1.6; stroke-dasharray: 6 3;
 svg .bad { stroke: var(--bad); stroke-width: 1.2; opacity: 0.7; }
 .pair { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .memory .x { justify-content: space-around; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; } .wide th, .wide td { overflow-wrap: normal; }
 svg path.reserved { stroke: var(--text); stroke-width: 2; } .key i.reserved { border-color: var(--text); }
 rect.purpose0 { fill: #4269d0; } rect.purpose1 { fill: #d99a00; } rect.purpose2 { fill: #3f9d8c; }
 rect.purpose3 { fill: #f0604d; } rect.purpose4 { fill: #9c6b4e; } rect.purpose5 { fill: #a463f2; }
@@ -72,6 +72,7 @@ rect.purpose3 { fill: #f0604d; } rect.purpose4 { fill: #9c6b4e; } rect.purpose5 
 .key i.restart { border-color: var(--restart); border-top-style: dashed; }
 .key i.bad { border-color: var(--bad); }
 @media (max-width: 620px) { .x span:nth-child(even) { display: none; }
+  .memory .x span:nth-child(even) { display: inline; }
   figcaption output { margin-left: 0; width: 100%; } }
 )";
 
