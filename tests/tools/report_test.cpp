@@ -6,7 +6,7 @@
 namespace zg::testing {
 namespace {
 
-const std::string small_run =
+const std::string reported_run =
     "train --data sort --n-layer 2 --n-head 2 --n-embd 16 --batch-size 4 --score-samples 0 "
     "--log-interval 0 ";
 
@@ -32,11 +32,11 @@ size_t points_in(const std::string& page, const std::string& curve) {
 TEST_CASE("the page of four ranks with an offload, a skipped step and a restart has them all") {
   const TemporaryFolder folder;
   const std::string page = folder / "page.html", save = folder / "s";
-  const Outcome outcome =
-      checked(zerograd(small_run + "--ranks 4 --zero-stage 3 --offload-optimizer host --steps 8 " +
-                       "--eval-interval 0 --save-interval 2 --max-restarts 1 --precision bf16 " +
-                       "--inject rank=1,step=5,fault=throw --save " + save + " --metrics " +
-                       (folder / "m.jsonl") + " --report " + page));
+  const Outcome outcome = checked(
+      zerograd(reported_run + "--ranks 4 --zero-stage 3 --offload-optimizer host --steps 8 " +
+               "--eval-interval 0 --save-interval 2 --max-restarts 1 --precision bf16 " +
+               "--inject rank=1,step=5,fault=throw --save " + save + " --metrics " +
+               (folder / "m.jsonl") + " --report " + page));
   const std::string html = page_of(page);
   for (const char* curve : {"loss", "norm", "rate", "throughput"}) {
     CAPTURE(curve);
@@ -48,7 +48,7 @@ TEST_CASE("the page of four ranks with an offload, a skipped step and a restart 
   CHECK(contains(html, "<td>4, ZeRO stage 3</td>"));
   CHECK(contains(html, "<th>--offload-optimizer</th><td>host</td><td>flag</td>"));
   CHECK(contains(html, "<th>--seed</th><td>3407</td><td>checkpoint</td>"));
-  checked(zerograd(small_run + "--steps 4 --inject rank=0,step=2,fault=inf --report " + page));
+  checked(zerograd(reported_run + "--steps 4 --inject rank=0,step=2,fault=inf --report " + page));
   CHECK(contains(page_of(page), ">1 skipped<"));
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("the peak on the page of a run is that of its plan, and both are in me
   const TemporaryFolder folder;
   const std::string page = folder / "page.html", json = folder / "memory.json",
                     flags = "--ranks 2 --zero-stage 3 --offload-optimizer host --steps 3 ";
-  const std::string run = small_run + flags;
+  const std::string run = reported_run + flags;
   checked(zerograd(run + "--memory-json " + json + " --report " + page));
   const auto record = nlohmann::json::parse(read_file(json));
   const auto& peak = record.at("ranks").at(0).at("peak");
@@ -78,7 +78,7 @@ TEST_CASE("the peak on the page of a run is that of its plan, and both are in me
 TEST_CASE("without metrics the page of a resumed run says which steps it does not have") {
   const TemporaryFolder folder;
   const std::string save = folder / "s", page = folder / "page.html";
-  checked(zerograd(small_run + "--steps 3 --save " + save));
+  checked(zerograd(reported_run + "--steps 3 --save " + save));
   checked(zerograd("train --score-samples 0 --steps 5 --resume " + save + " --report " + page));
   const std::string html = page_of(page);
   CHECK(points_in(html, "loss") == 2);
@@ -103,9 +103,9 @@ TEST_CASE("a page has texts of the command line as text, and a run that fails le
 
 TEST_CASE("a page that cannot be written is a file error, before or after the training") {
   const TemporaryFolder folder;
-  check_refused(small_run + "--steps 1 --report /nowhere/page", 5,
+  check_refused(reported_run + "--steps 1 --report /nowhere/page", 5,
                 "--report: /nowhere/page cannot be written");
-  const Outcome outcome = checked(zerograd(small_run + "--steps 1 --report /dev/full"), 5);
+  const Outcome outcome = checked(zerograd(reported_run + "--steps 1 --report /dev/full"), 5);
   CHECK(contains(outcome.error, "warning: --report: "));
   CHECK(contains(outcome.out, "param_hash "));
 }

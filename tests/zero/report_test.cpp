@@ -192,9 +192,10 @@ TEST_CASE("curves of a metrics file are those of its records") {
   {
     zero::MetricsFile file(path, /*resumed=*/false, 0);
     for (int64_t step = 0; step < 9; ++step) {
-      const zero::StepRecord record = record_at(step, step == 3   ? NAN
-                                                      : step == 4 ? INFINITY
-                                                                  : 1.0 / (1.0 + step));
+      const zero::StepRecord record =
+          record_at(step, step == 3   ? NAN
+                          : step == 4 ? INFINITY
+                                      : 1.0 / (1.0 + static_cast<double>(step)));
       file.write(record);
       if (step < 8) written.add(record);
     }
