@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/report.h"
 #include "zerograd/zero/report_parts.h"
@@ -37,13 +38,22 @@ std::string short_number(double value) {
   return fmt::format("{:.4g}", value);
 }
 
+namespace {
+
+double log10_of(double value) {
+  const double power = portable::log(value) / portable::log(10.0), whole = std::round(power);
+  return std::fabs(power - whole) < 1e-12 ? whole : power;
+}
+
+}  // namespace
+
 ChartAxis ChartAxis::of(double low, double high, bool may_be_log) {
   ChartAxis axis{low, high};
   if (may_be_log && low > 0.0 && high > 100.0 * low) {
     axis.is_log = true;
-    const double first = std::ceil(std::log10(low)), last = std::floor(std::log10(high));
+    const double first = std::ceil(log10_of(low)), last = std::floor(log10_of(high));
     for (double power = first; power <= last; power += std::ceil((last - first + 1.0) / 6.0))
-      axis.ticks.push_back(std::pow(10.0, power));
+      axis.ticks.push_back(portable::pow(10.0, power));
     return axis;
   }
   if (high - low <= 1e-9 * std::max(std::fabs(low), std::fabs(high))) {
@@ -52,7 +62,7 @@ ChartAxis ChartAxis::of(double low, double high, bool may_be_log) {
     axis.high = high + margin;
   }
   const double rough = (axis.high - axis.low) / 5.0,
-               power = std::pow(10.0, std::floor(std::log10(rough)));
+               power = portable::pow(10.0, std::floor(log10_of(rough)));
   double step = 10.0 * power;
   for (const double digit : {5.0, 2.0, 1.0})
     if (digit * power >= rough) step = digit * power;
@@ -62,7 +72,8 @@ ChartAxis ChartAxis::of(double low, double high, bool may_be_log) {
 }
 
 double ChartAxis::share(double value) const {
-  return is_log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
+  return is_log ? portable::log(value / low) / portable::log(high / low)
+                : (value - low) / (high - low);
 }
 
 namespace {

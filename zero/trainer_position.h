@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "zerograd/runtime/api.h"
 #include "zerograd/zero/checkpoint/checkpoint_info.h"
 
 namespace zg::zero {
@@ -19,8 +20,8 @@ struct TrainerPosition {
 };
 
 /// The position in a checkpoint without a program's settings.
-CheckpointInfo description_of(const TrainerPosition& position);
+ZG_API CheckpointInfo description_of(const TrainerPosition& position);
 /// Reads it; errors name `path`. Throws FileError.
-TrainerPosition position_in(const CheckpointInfo& info, const std::string& path);
+ZG_API TrainerPosition position_in(const CheckpointInfo& info, const std::string& path);
 
 }  // namespace zg::zero
