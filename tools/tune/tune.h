@@ -125,11 +125,11 @@ struct Predicted {
   double samples_per_s, seconds;
   int64_t micro_batch;
 };
-/// The index of the setting to try first in a family: settings that differ in the micro-batch only,
-/// sorted by predicted samples per second. Chooses the smallest micro-batch whose prediction is
-/// within 5 % of the fastest, because short steps are measured more often in the same time. If a
-/// step of it is predicted to take longer than `longest_s`, chooses a smaller micro-batch whose
-/// step is not, or the smallest one.
+/// The index of the setting to try first in a family: settings that differ only in the micro-batch
+/// and the place of gradient accumulators, sorted by predicted samples per second. Chooses the
+/// smallest micro-batch whose prediction is within 5 % of the fastest, because short steps are
+/// measured more often in the same time. If a step of it is predicted to take longer than
+/// `longest_s`, chooses a smaller micro-batch whose step is not, or the smallest one.
 inline size_t first_to_try(std::span<const Predicted> family, double longest_s) {
   size_t chosen = 0;
   for (size_t i = 1; i < family.size(); ++i) {
