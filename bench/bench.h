@@ -42,6 +42,9 @@ struct Effort {
   /// A sample repeats the run for at least this time and takes the mean. Absent: 2e-4, and 2e-3 on
   /// an accelerator, where each sample ends with a wait for the device.
   std::optional<double> sample_seconds = {};
+  /// On a CPU: other memory displaces the operands from the caches before each sample, which is one
+  /// run. The row's name gets ", cold", and the limits are those of memory that no cache holds.
+  bool cold = false;
 };
 
 /// The work of one run; the first columns of its row.
@@ -128,8 +131,12 @@ class ZG_API Report {
 ZG_API std::string table(const std::vector<Report>& reports);
 /// The JSON that `zerograd bench kernels --json` writes. Throws ConfigError as for table().
 ZG_API std::string json(const std::vector<Report>& reports);
-/// Writes json() to a file. Throws FileError when that fails.
+/// The rows of json() as comma-separated values (RFC 4180), each with the state of the machine. The
+/// samples are in one cell.
+ZG_API std::string csv(const std::vector<Report>& reports);
+/// Write json() and csv() to a file. Throw FileError when that fails.
 ZG_API void write_json(const std::string& path, const std::vector<Report>& reports);
+ZG_API void write_csv(const std::string& path, const std::vector<Report>& reports);
 
 // Two versions of a kernel.
 

@@ -4,6 +4,7 @@
 
 #include "bench/op.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::bench {
 
@@ -51,11 +52,14 @@ Sizes::Sizes(Device::Type type)
       flat(int64_t{on_accelerator ? 256 : 32} << 20),
       parameters(on_accelerator ? 800'000'000 : 100'000'000) {}
 
-std::vector<Case> kernel_cases(const Sizes& sizes) {
+namespace {
+
+/// The cases of the ops at the extents that `extents_of` returns, first all in f32.
+std::vector<Case> cases_of(const std::function<std::vector<Extents>(const Op&)>& extents_of) {
   std::vector<Case> cases;
   const auto add_cases = [&](const Op& op, DType dtype) {
-    if (!op.timed || std::ranges::count(op.timed_dtypes, dtype) == 0) return;
-    for (const Extents& extents : op.timed(sizes))
+    if (std::ranges::count(op.timed_dtypes, dtype) == 0) return;
+    for (const Extents& extents : extents_of(op))
       for (const OpKernel& kernel : op.kernels)
         if (kernel.work)
           cases.push_back({.work = kernel.work(dtype, extents),
@@ -66,6 +70,40 @@ std::vector<Case> kernel_cases(const Sizes& sizes) {
   for (const OpFamily& family : every_op())
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const Op& op : family) add_cases(op, dtype);
+  return cases;
+}
+
+}  // namespace
+
+std::vector<Case> kernel_cases(const Sizes& sizes) {
+  return cases_of(
+      [&](const Op& op) { return op.timed ? op.timed(sizes) : std::vector<Extents>(); });
+}
+
+std::vector<Case> cases_of_shape(const std::string& wanted, const Extents& given) {
+  std::vector<std::string> names;
+  const auto extents_of = [&](const Op& op) -> std::vector<Extents> {
+    const bool has_work = std::ranges::any_of(
+        op.kernels, [](const OpKernel& kernel) { return kernel.work != nullptr; });
+    if (has_work && std::ranges::count(names, op.name) == 0) names.push_back(op.name);
+    if (op.name != wanted || !has_work) return {};
+    Extents extents = op.timed ? op.timed(Sizes(Device::Type::cpu)).front() : op.tested.front();
+    std::string example = extents_text(extents);
+    std::ranges::replace(example, 'x', ',');
+    double product = 1.0;
+    for (const int64_t extent : given) product *= static_cast<double>(extent);
+    if (given.empty() || given.size() > extents.size() || product > 0x1p40)
+      raise<ConfigError>(
+          "--shape {}: expected 1 to {} extents as in {}, with a product up to 2^40, got {}",
+          wanted, extents.size(), example, given.size());
+    std::ranges::copy(given, extents.begin());
+    return {extents};
+  };
+  std::vector<Case> cases = cases_of(extents_of);
+  if (cases.empty())
+    raise<ConfigError>(
+        "--shape: expected an op and its extents as in 'matmul:512,768,64', got '{}'; ops: {}{}",
+        printable(wanted), join(names, "; "), did_you_mean(wanted, names));
   return cases;
 }
 

@@ -42,5 +42,8 @@ struct Sizes {
 /// The timed cases of every_op(), in the order of the table.
 std::vector<Case> kernel_cases(const Sizes& sizes);
 std::vector<Case> kernel_cases(Device::Type type);
+/// Cases of an op by its name, at extents of the caller's. Those that are left out at the end are
+/// of the op's first case. Throws ConfigError for an unknown op and too many extents.
+std::vector<Case> cases_of_shape(const std::string& op, const std::vector<int64_t>& extents);
 
 }  // namespace zg::bench

@@ -55,14 +55,19 @@ void validate(const Effort& effort) {
 
 std::vector<double> measure(const std::function<void()>& run, const Effort& effort,
                             const std::function<void()>& finish,
-                            const std::function<void()>& between) {
+                            const std::function<void()>& between,
+                            const std::function<void()>& before) {
   validate(effort);
-  double once = seconds_of(run, 1, finish);
+  const auto sample = [&](int64_t times) {
+    if (before) before();
+    return seconds_of(run, times, finish);
+  };
+  double once = sample(1);
   for (int i = 1; i < effort.warm_up && once * i < effort.seconds / 4; ++i)
-    once = std::min(once, seconds_of(run, 1, finish));
+    once = std::min(once, sample(1));
   constexpr double clock_read = 2e-4;  // much longer than reading the clock takes
-  const auto times =
-      static_cast<int64_t>(std::max(1.0, effort.sample_seconds.value_or(clock_read) / once));
+  const double least = before ? 0.0 : effort.sample_seconds.value_or(clock_read);
+  const auto times = static_cast<int64_t>(std::max(1.0, least / once));
   const double in_time = effort.seconds / (once * static_cast<double>(times));
   const int fewest = std::min(effort.fewest, effort.samples);
   const auto count = static_cast<int>(
@@ -72,18 +77,58 @@ std::vector<double> measure(const std::function<void()>& run, const Effort& effo
   const int part = (count + 3) / 4;
   for (int i = 0; i < count; ++i) {
     if (between && i % part == 0) between();
-    seconds.push_back(seconds_of(run, times, finish));
+    seconds.push_back(sample(times));
   }
   if (between) between();
   std::ranges::sort(seconds);
   return seconds;
 }
 
+namespace {
+
+/// Bytes of an array that no cache holds: server processors have caches of 256 MiB.
+constexpr int64_t large = int64_t{512} << 20;
+
+/// Bytes of an array that the caches of this machine do not hold; `large` if it does not tell them.
+int64_t beyond_caches() {
+  const int64_t last = std::max(sysconf(_SC_LEVEL3_CACHE_SIZE), sysconf(_SC_LEVEL2_CACHE_SIZE));
+  return last > 0 ? std::clamp(4 * last, int64_t{64} << 20, large) : large;
+}
+
+Tensor array_of(const Device& device, int64_t bytes) {
+  return Tensor::full({bytes / 4}, 1.0, DType::f32, device);
+}
+
+/// Memory that takes the place of operands in the caches of all cores of a device.
+class OtherMemory {
+ public:
+  explicit OtherMemory(const Device& device)
+      : array_(array_of(Device::cpu(0, {.threads = device.traits().threads, .separate = true}),
+                        beyond_caches())) {}
+  void displace_caches() const {
+    const int threads = array_.device().traits().threads;
+    float* const x = array_.data<float>();
+    constexpr int64_t line = 16;  // elements
+    cpu::parallel_for(threads, array_.numel(), array_.numel() / threads,
+                      [&](int64_t first, int64_t last) {
+                        for (int64_t i = first; i < last; i += line) x[i] += 1.0f;
+                      });
+  }
+
+ private:
+  Tensor array_;
+};
+
+}  // namespace
+
 std::vector<double> measure(const Device& device, const std::function<void()>& run,
                             const Effort& effort, const std::function<void()>& between) {
-  if (device.type() == Device::Type::cpu)
+  if (device.type() == Device::Type::cpu) {
+    std::function<void()> before;
+    if (effort.cold) before = [other = OtherMemory(device)] { other.displace_caches(); };
     return measure(
-        run, effort, [] {}, between);
+        run, effort, [] {}, between, before);
+  }
   const auto finish = [&] { device.compute().synchronize(); };
   validate(effort);
   run();
@@ -177,13 +222,6 @@ double rate(const Device& device, int64_t smallest, int64_t largest, const WorkO
   return found;
 }
 
-/// Bytes of an array that no cache holds: server processors have caches of 256 MiB.
-constexpr int64_t large = int64_t{512} << 20;
-
-Tensor array_of(const Device& device, int64_t bytes) {
-  return Tensor::full({bytes / 4}, 1.0, DType::f32, device);
-}
-
 void keep(double& limit, double now) { limit = std::max(limit, now); }
 
 void keep(Limits& limits, const MemoryRates& now) {
@@ -257,12 +295,11 @@ Limits measure_limits(const Device& device, int rounds) {
   return best;
 }
 
-LimitsBeside::LimitsBeside(const Device& device, const Work& work, bool computes)
+LimitsBeside::LimitsBeside(const Device& device, const Work& work, bool computes, bool cold)
     : device_(device), dtype_(work.dtype) {
   constexpr double smallest = 1 << 16;
-  if (!computes)
-    array_ =
-        array_of(device, static_cast<int64_t>(std::clamp(work.bytes(), smallest, double{large})));
+  const auto bytes = static_cast<int64_t>(std::clamp(work.bytes(), smallest, double{large}));
+  if (!computes) array_ = array_of(device, std::max(bytes, cold ? beyond_caches() : 0));
 }
 
 void LimitsBeside::sample() {

@@ -16,10 +16,12 @@ namespace zg::bench {
 
 /// Returns the seconds of one run for each sample, sorted. A sample is several runs and then a call
 /// of `finish`, which waits for their queued work. Calls `between` before the first sample, after
-/// the last, and three times between them. Throws ConfigError for an invalid effort.
+/// the last, and three times between them. With `before`, which is called before each sample, a
+/// sample is one run. Throws ConfigError for an invalid effort.
 std::vector<double> measure(
     const std::function<void()>& run, const Effort& effort = {},
-    const std::function<void()>& finish = [] {}, const std::function<void()>& between = {});
+    const std::function<void()>& finish = [] {}, const std::function<void()>& between = {},
+    const std::function<void()>& before = {});
 /// Measures on a device. On an accelerator `finish` waits for the compute stream, and one run
 /// precedes all others, because some kernels are built at their first use; `between` is for CPUs.
 std::vector<double> measure(const Device& device, const std::function<void()>& run,
@@ -55,10 +57,11 @@ std::string cache_of(double bytes, int threads);
 Limits measure_limits(const Device& device, int rounds);
 
 /// The limits that bound a row on a CPU, measured between its samples: of products, or of memory
-/// with as many bytes as the work has, so that a cache which holds the operands counts.
+/// with as many bytes as the work has, so that a cache which holds the operands counts. `cold`: of
+/// more bytes than the caches hold.
 class LimitsBeside {
  public:
-  LimitsBeside(const Device& device, const Work& work, bool computes);
+  LimitsBeside(const Device& device, const Work& work, bool computes, bool cold);
   void sample();
   const Limits& limits() const { return limits_; }  ///< the best so far; 0: not measured
 
@@ -110,6 +113,9 @@ std::string line_of(const Row& row);
 /// The line below the table that explains cache names after percentages, "312 % (L3)". Empty if no
 /// row has a cache name.
 std::string note_of(const std::vector<Report>& reports);
+
+/// `git describe` of the sources, with "-dirty" after changes; empty outside of a repository.
+extern const char* const commit;
 
 /// "AMD EPYC", as Linux names it; "unknown" if it does not.
 std::string processor_name();

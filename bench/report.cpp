@@ -23,7 +23,7 @@ bool is_measured(const Limits& l) {
   return l.matmul_f32 + l.matmul_bf16 + l.memory + l.update + l.read != 0.0;
 }
 
-Bound bound_of(const Work& work, const Limits& limits) {
+Bound bound_of(const Work& work, const Limits& limits, bool cold) {
   constexpr double cached = 1 << 20;  // bytes that stay in a second-level cache from run to run
   if (!is_measured(limits)) return {};
   const double peak = work.dtype == DType::bf16 ? limits.matmul_bf16 : limits.matmul_f32;
@@ -31,7 +31,8 @@ Bound bound_of(const Work& work, const Limits& limits) {
   const double read_s = work.read / limits.read;
   const double moved_s = work.bytes() / std::max(limits.memory, limits.update);
   const Bound memory = read_s > moved_s ? Bound{"read", read_s} : Bound{"memory", moved_s};
-  const bool computes = compute.seconds > memory.seconds || (work.bytes() <= cached && peak > 0.0);
+  const bool computes =
+      compute.seconds > memory.seconds || (!cold && work.bytes() <= cached && peak > 0.0);
   return computes ? compute : memory;
 }
 
@@ -121,6 +122,8 @@ Report::Report(const Device& device, const ReportOptions& options)
     : device_(device), effort_(options.effort), beside_(!options.limits) {
   validate(effort_);
   refuse_emulator_and_meta(device);
+  if (effort_.cold && device.type() != Device::Type::cpu)
+    throw Unsupported("bench: effort.cold: expected a cpu, got " + device.name());
   limits_ =
       options.limits ? *options.limits : measure_limits(separate(device), effort_.limit_rounds);
   validate(limits_);
@@ -132,21 +135,23 @@ Row Report::row_of(const Work& work) const {
   return {.work = work,
           .type = device_.type(),
           .threads = computes_on_threads ? device_.traits().threads : 1,
-          .bound = bound_of(work, limits_)};
+          .bound = bound_of(work, limits_, effort_.cold)};
 }
 
 Row Report::add(const Work& work, const std::function<void()>& run) {
   Row row = row_of(work);
+  if (effort_.cold) row.work.name += ", cold";
   if (!run) throw ConfigError("bench: " + work.name + ": expected a function to run, got none");
   std::optional<LimitsBeside> beside;
   if (beside_ && device_.type() == Device::Type::cpu)
-    beside.emplace(separate(device_), work, row.bound.name == std::string_view(matmul_peak));
+    beside.emplace(separate(device_), work, row.bound.name == std::string_view(matmul_peak),
+                   effort_.cold);
   const OtherPrograms others;
   row.seconds = measure(device_, run, effort_, [&] {
     if (beside) beside->sample();
   });
   row.others = others.share();
-  if (beside) row.bound = bound_of(work, with_newer(limits_, beside->limits()));
+  if (beside) row.bound = bound_of(work, with_newer(limits_, beside->limits()), effort_.cold);
   return rows_.emplace_back(std::move(row));
 }
 
@@ -351,6 +356,7 @@ Json circumstances() {
   file >> governor;
   return {{"date", date},
           {"version", version()},
+          {"commit", *commit ? Json(commit) : Json(nullptr)},
           {"compiler", __VERSION__},
           {"processor", processor_name()},
           {"governor", governor.empty() ? Json(nullptr) : Json(governor)},
@@ -371,6 +377,42 @@ std::string json(const std::vector<Report>& reports) {
   return Json{{"schema", 1},        {"bench", "kernels"}, {"measured", circumstances()},
               {"machine", machine}, {"limits", limits},   {"rows", rows}}
       .dump(1);
+}
+
+std::string csv(const std::vector<Report>& reports) {
+  Json record = Json::parse(json(reports));
+  const auto line_of_cells = [](const Json& cells) {
+    std::string line;
+    for (const Json& cell : cells) {
+      std::string text = cell.is_string() ? cell.get<std::string>()
+                         : cell.is_null() ? ""
+                                          : cell.dump();
+      if (text.find_first_of(",\"") != std::string::npos) {
+        for (size_t i = text.find('"'); i != std::string::npos; i = text.find('"', i + 2))
+          text.insert(i, 1, '"');
+        text = '"' + text + '"';
+      }
+      line += (line.empty() ? "" : ",") + text;
+    }
+    return line + "\n";
+  };
+  std::string text;
+  for (Json& row : record["rows"]) {
+    std::string samples;
+    for (const Json& sample : row["samples_s"])
+      samples += (samples.empty() ? "" : " ") + sample.dump();
+    row["samples_s"] = samples;
+    for (const char* part : {"measured", "machine"}) row.update(record[part]);
+    Json names = Json::array();
+    for (const auto& [name, value] : row.items()) names.push_back(name);
+    if (text.empty()) text = line_of_cells(names);
+    text += line_of_cells(row);
+  }
+  return text;
+}
+
+void write_csv(const std::string& path, const std::vector<Report>& reports) {
+  replace_text(path, csv(reports));
 }
 
 void write_json(const std::string& path, const std::vector<Report>& reports) {

@@ -240,11 +240,48 @@ TEST_CASE("the JSON has the machine, the limits of each report, and the rows wit
     CHECK(measured["date"].get<std::string>().size() == std::size("2026-11-29T20:00:00Z") - 1);
     CHECK(measured["version"] == version());
     CHECK(measured["processor"] == processor_name());
-    for (const char* key : {"compiler", "governor", "load"}) CHECK(measured.contains(key));
+    for (const char* key : {"commit", "compiler", "governor", "load"})
+      CHECK(measured.contains(key));
     record.erase("measured");
     CHECK(record.dump(1) == expected.dump(1));
   }
   CHECK_ERROR(FileError, "/nowhere/two.json", write_json("/nowhere/two.json", {one}));
+}
+
+TEST_CASE("the CSV has a line for each row of the JSON, with the machine and all samples") {
+  Report report = report_of(2);
+  report.add({.name = R"(a "quoted", name)", .shape = "8", .flops = 1e9, .read = 8.0}, {0.5, 0.25});
+  report.add_unmeasured(large("second"), "has no kernel");
+  const TemporaryFolder folder;
+  write_csv(folder / "rows.csv", {report});
+  const std::string text = read_file(folder / "rows.csv");
+  CHECK(text.starts_with("case,shape,dtype,threads,samples,median_s,"));
+  CHECK(contains(text,
+                 ",cores\n\"a \"\"quoted\"\", name\",8,f32,2,2,0.5,0.25,0.5,0.5,0.25,0.25 0.5,"));
+  CHECK(text.ends_with(",avx2," + std::to_string(available_cores()) + "\n") ==
+        (best_isa() == Isa::avx2));
+  CHECK(std::ranges::count(text, '\n') == 2);
+  CHECK_ERROR(FileError, "/nowhere/rows.csv", write_csv("/nowhere/rows.csv", {report}));
+}
+
+TEST_CASE("cold samples are single runs after other memory displaced the operands") {
+  int runs = 0, before = 0;
+  Effort cold{.warm_up = 2, .fewest = 3, .samples = 3, .seconds = 10.0, .sample_seconds = 0.02};
+  const auto run = [&] {
+    ++runs;
+    CHECK(before == runs);
+  };
+  CHECK(measure(
+            run, cold, [] {}, {}, [&] { ++before; })
+            .size() == 3);
+  CHECK(runs == 2 + 3);
+  cold.cold = true;
+  runs = 0;
+  Report report(Device::cpu(0, {.threads = 2}), {.effort = cold, .limits = round_limits});
+  const Row row = report.add({.name = "copy", .flops = 1e3, .read = 2e4}, [&] { ++runs; });
+  CHECK(runs == 2 + 3);
+  CHECK(row.work.name == "copy, cold");
+  CHECK(std::string(row.bound.name) == "read");  // not the peak of operands in a core's cache
 }
 
 TEST_CASE("a row beside busy programs, or without measured limits, has no percentage") {

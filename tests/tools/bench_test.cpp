@@ -136,6 +136,23 @@ TEST_CASE("bench kernels prints the limits, then each case with the limit that b
   CHECK(rows[1]["bytes"] == 2.0 * 8192 * 768);
 }
 
+TEST_CASE("bench kernels --shape measures an op at extents of the user's, and --csv writes it") {
+  const TemporaryFolder folder;
+  const std::string csv = folder / "rows.csv";
+  checked(
+      zerograd("bench kernels --threads 1 --seconds 0 --limits off --cold --shape "
+               "matmul:24,40,56,1 --csv " +
+               csv));
+  const std::string text = read_file(csv);
+  for (const char* row : {"\n\"matmul TT, cold\",24x40x56,f32,1,7,", ",107520.0,18176.0,",
+                          "\n\"matmul TT, cold\",24x40x56,bf16,1,7,"})
+    CHECK_MESSAGE(contains(text, row), row, " is not in ", text);
+  check_refused("bench kernels --shape matmull:3", 2, "did you mean matmul?");
+  check_refused("bench kernels --shape matmul:1,2,3,4,5,6", 2,
+                "--shape matmul: expected 1 to 5 extents as in 1024,768,768,0,1");
+  check_refused("bench kernels --shape matmul:x", 2, "--shape matmul: expected a whole number");
+}
+
 TEST_CASE("every case of bench kernels can be run") {
   // The largest take GiBs and seconds; what they run is in the list at a smaller size, or here.
   const std::string filter =
@@ -345,6 +362,7 @@ TEST_CASE(
   refused("bench kernels --filter [", 2, "--filter: expected a regular expression");
   refused("bench kernels --threads 1,x", 2, "--threads: expected a whole number");
   refused("bench kernels --threads 1 --json /nowhere/f", 5, "--json: /nowhere/f cannot be written");
+  refused("bench kernels --csv /nowhere/f", 5, "--csv: /nowhere/f cannot be written");
   refused("bench kernels --device cuda", 6, "--device cuda");
   refused("bench compare a b --rounds 2", 2, "--rounds: expected --run beside it");
   refused("bench compare /nowhere/a /nowhere/b", 5, "/nowhere/a");

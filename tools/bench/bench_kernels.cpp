@@ -17,9 +17,20 @@ namespace {
 using bench::Case;
 using bench::Report;
 
-std::vector<Case> chosen(const std::string& filter, Device::Type type) {
+/// The cases of "matmul:512,768,64".
+std::vector<Case> cases_of_shape(const std::string& text) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string op = text.substr(0, colon);
+  std::vector<int64_t> extents;
+  std::istringstream words(text.substr(std::min(colon + 1, text.size())));
+  for (std::string word; std::getline(words, word, ',');)
+    extents.push_back(parse_integer("--shape " + op, word, 0, 1 << 30));
+  return bench::cases_of_shape(op, extents);
+}
+
+std::vector<Case> chosen(const std::string& filter, const std::string& shape, Device::Type type) {
   const std::regex pattern = pattern_of(filter);
-  std::vector<Case> cases = bench::kernel_cases(type);
+  std::vector<Case> cases = shape.empty() ? bench::kernel_cases(type) : cases_of_shape(shape);
   std::erase_if(cases, [&](const Case& c) { return !std::regex_search(c.text(), pattern); });
   if (cases.empty())
     raise<ConfigError>(
@@ -61,7 +72,7 @@ std::vector<int> parse_threads(const std::string& name, const std::string& list)
 }
 
 int bench_kernels(const std::vector<std::string>& arguments) {
-  std::string filter, json;
+  std::string filter, shape, json, csv;
   bool lists = false, has_limits = true;
   bench::ReportOptions options;
   Device::Type type = Device::Type::cpu;
@@ -81,6 +92,8 @@ int bench_kernels(const std::vector<std::string>& arguments) {
                   {text_flag(
                        {"--filter"}, "RE", filter,
                        "only cases whose \"case shape dtype\" matches this regular expression"),
+                   text_flag({"--shape"}, "OP:N,...", shape,
+                             "one op at these extents, as in matmul:512,768,64"),
                    device_flag(type),
                    {{"--threads"},
                     "LIST",
@@ -96,15 +109,20 @@ int bench_kernels(const std::vector<std::string>& arguments) {
                     [&](const std::string& name, const std::string& value) {
                       has_limits = parse_switch(name, value);
                     }},
+                   switch_flag({"--cold"}, options.effort.cold,
+                               "displace the operands from the caches before each run"),
                    switch_flag({"--list"}, lists, "print the cases and measure nothing"),
-                   path_flag({"--json"}, "F", json, PathUse::writes, "write results as JSON")}},
+                   path_flag({"--json"}, "F", json, PathUse::writes, "write results as JSON"),
+                   path_flag({"--csv"}, "F", csv, PathUse::writes,
+                             "write results as comma-separated values")}},
                  unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench kernels --filter 'attention.*f32' --threads 1"};
   Given given;
   if (!parse(line, arguments, given)) return 0;
   refuse_emulator(type);
   check_writable("--json", json);
-  const std::vector<Case> cases = chosen(filter, type);
+  check_writable("--csv", csv);
+  const std::vector<Case> cases = chosen(filter, shape, type);
   if (lists) {
     for (const Case& c : cases) print_line(stdout, "{}", c.text());
     return 0;
@@ -118,6 +136,7 @@ int bench_kernels(const std::vector<std::string>& arguments) {
     devices.push_back(device_of_rank(type, 0, {}));
   const std::vector<Report> reports = measure(devices, cases, options);
   if (!json.empty()) bench::write_json(json, reports);
+  if (!csv.empty()) bench::write_csv(csv, reports);
   return 0;
 }
 
