@@ -175,4 +175,52 @@ ZG_API std::vector<ComparedRow> compare(const std::vector<RecordPair>& records, 
 /// The Markdown table that `zerograd bench compare` prints.
 ZG_API std::string table_of_changes(const std::vector<ComparedRow>& rows);
 
+// Why a kernel misses its limit.
+
+/// Conditions of a run on a CPU. A kernel without a cause of lost time has the values of this
+/// struct; explain() changes one at a time.
+struct Conditions {
+  int threads = 1;
+  bool aligned = true;     ///< operands, and their rows, begin at multiples of 64 bytes
+  bool huge_pages = true;  ///< the operands' memory has pages of 2 MiB
+  bool apart = true;       ///< no two threads write to one cache line
+  bool whole = true;       ///< extents are multiples of a vector, so that no tail remains
+  bool warm = true;        ///< caches keep operands from run to run; explain() sees to it
+};
+/// A run with operands of its own.
+struct Trial {
+  Work work;
+  std::function<void()> run;
+};
+/// Makes a run under given conditions; nullopt for conditions that the kernel cannot have.
+using Trials = std::function<std::optional<Trial>(const Conditions&)>;
+
+enum class Cause : uint8_t { misalignment, small_pages, shared_lines, tail, cold_caches, threads };
+ZG_API const char* name_of(Cause cause);  ///< "small pages"
+
+/// The change of the time for the same work under one other condition.
+struct Influence {
+  Cause cause = Cause::threads;
+  bool is_removed = false;  ///< compared without the cause; false: with it, if the kernel has none
+  std::vector<Round> rounds = {};  ///< before: the kernel as it is
+  Change change = {};
+  /// The time that it costs, divided by the time above the limit; 0 if it costs none. Shares of
+  /// causes that act together may add up to more or less than 1.
+  double share = 0.0;
+};
+/// Computes changes and shares from the rounds, and sorts by share, largest first. `time_of_limit`:
+/// the limit's part of the kernel's time. Lines that threads share count once, not under threads.
+ZG_API std::vector<Influence> ranked(std::vector<Influence> influences, double time_of_limit);
+
+struct Explanation {
+  Row row;  ///< the kernel as it is; a sample is the fastest of a round
+  std::vector<Influence> influences;
+};
+/// Runs a kernel as it is and with each condition changed, in turns. Threads are compared by their
+/// multiples of the limit of as many threads. Throws ConfigError if there is no trial `as_is`.
+ZG_API Explanation explain(const Conditions& as_is, const Trials& make,
+                           const ReportOptions& options = {});
+/// The Markdown table that `zerograd bench kernels --explain` prints.
+ZG_API std::string table_of(const Explanation& explanation);
+
 }  // namespace zg::bench

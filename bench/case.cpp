@@ -1,5 +1,7 @@
 #include "bench/case.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 
 #include "bench/op.h"
@@ -34,6 +36,50 @@ std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_of
   };
 }
 
+std::function<void()> Case::make(const Device& device, int64_t offset) const {
+  Operands operands(device, dtype);
+  operands.offset = offset;
+  return kernel.call(operands, extents).run;
+}
+
+namespace {
+
+/// Extents of a vector or more, rounded down to multiples of 64 bytes.
+Extents rounded(const Case& c) {
+  const int64_t lanes = 64 / size_of(c.dtype);
+  Extents extents = c.extents;
+  for (int64_t& extent : extents)
+    if (extent > lanes) extent -= extent % lanes;
+  return extents;
+}
+
+}  // namespace
+
+Conditions conditions_of(const Case& c, int threads, bool cold) {
+  return {.threads = threads, .whole = rounded(c) == c.extents, .warm = !cold};
+}
+
+Trials trials_of(const Case& c) {
+  const bool is_whole = rounded(c) == c.extents;
+  return [c, is_whole](const Conditions& conditions) -> std::optional<Trial> {
+    if (!conditions.apart || conditions.whole < is_whole) return {};
+    Case changed = c;
+    if (conditions.whole) changed.extents = rounded(c);
+    const Device device =
+        Device::cpu(0, {.threads = conditions.threads, .bits = Bits::fast, .separate = true});
+    if (!conditions.huge_pages) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    std::optional<Trial> trial;
+    try {
+      trial = {c.kernel.work(c.dtype, changed.extents), changed.make(device, !conditions.aligned)};
+      trial->run();  // its operands get their pages
+    } catch (const Error&) {
+      trial.reset();
+    }
+    prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+    return trial;
+  };
+}
+
 Row add(Report& report, const Case& c) {
   try {
     return report.add(c.work, c.make(report.device()));
@@ -61,11 +107,7 @@ std::vector<Case> cases_of(const std::function<std::vector<Extents>(const Op&)>&
     if (std::ranges::count(op.timed_dtypes, dtype) == 0) return;
     for (const Extents& extents : extents_of(op))
       for (const OpKernel& kernel : op.kernels)
-        if (kernel.work)
-          cases.push_back({.work = kernel.work(dtype, extents),
-                           .make = [call = kernel.call, dtype, extents](const Device& device) {
-                             return call(Operands(device, dtype), extents).run;
-                           }});
+        if (kernel.work) cases.push_back({kernel.work(dtype, extents), dtype, kernel, extents});
   };
   for (const OpFamily& family : every_op())
     for (const DType dtype : {DType::f32, DType::bf16})

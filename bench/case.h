@@ -5,18 +5,28 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/bench.h"
+#include "bench/op.h"
 
 namespace zg::bench {
 
 /// A kernel of the library at one size, made from an Op (bench/op.h).
 struct Case {
   Work work;
+  DType dtype = DType::f32;
+  OpKernel kernel;
+  Extents extents;
+
   /// Allocates the operands once and returns the function that is timed.
-  std::function<std::function<void()>(const Device&)> make;
+  std::function<void()> make(const Device& device, int64_t offset = 0) const;
 
   std::string text() const { return work.name + " " + work.shape + " " + name_of(work.dtype); }
 };
+
+/// The case as explain() runs it, with `threads` threads.
+Conditions conditions_of(const Case& c, int threads, bool cold);
+/// Its trials: with operands off 64 bytes, with small pages, with the extents rounded down to
+/// multiples of 64 bytes, each if its kernels accept them.
+Trials trials_of(const Case& c);
 
 /// Measures a case. If its operands do not fit in an accelerator's memory, the row says so.
 Row add(Report& report, const Case& c);

@@ -49,10 +49,18 @@ Tensor random_ids(int64_t n, int64_t vocabulary, const Device& device) {
 
 Tensor Operands::random(const Shape& shape, uint64_t seed, double low, double high) const {
   const Tensor rounded = operand(shape, values, device, seed, low, high);
-  if (dtype == values) return rounded;
+  if (dtype == values) return shifted(rounded);
   const Tensor converted = Tensor::empty(shape, dtype, device);
   kernels::cast({.x = rounded, .y = converted}, device.compute());
-  return converted;
+  return shifted(converted);
+}
+
+Tensor Operands::shifted(const Tensor& tensor) const {
+  if (offset == 0) return tensor;
+  const int64_t numel = tensor.numel();
+  const Tensor place = Tensor::empty({offset + numel}, tensor.dtype(), device).flat(offset, numel);
+  copy(tensor, place, device.compute());
+  return place.view(tensor.shape());
 }
 
 std::string extents_text(const std::vector<int64_t>& extents) {

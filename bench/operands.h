@@ -32,7 +32,8 @@ constexpr double unit_roundoff(DType dtype) {
 struct Operands {
   Device device;
   DType dtype;
-  DType values;  ///< random values are rounded to this dtype, then converted to `dtype`
+  DType values;        ///< random values are rounded to this dtype, then converted to `dtype`
+  int64_t offset = 0;  ///< elements between a multiple of 64 bytes and an operand
 
   Operands(Device on, DType in) : Operands(std::move(on), in, in) {}
   Operands(Device on, DType in, DType rounded_to)
@@ -40,9 +41,12 @@ struct Operands {
 
   DType wide() const { return accumulator(dtype); }
   Tensor random(const Shape& shape, uint64_t seed, double low = -1.0, double high = 1.0) const;
-  Tensor zeros(const Shape& shape) const { return Tensor::zeros(shape, dtype, device); }
+  Tensor zeros(const Shape& shape) const { return shifted(Tensor::zeros(shape, dtype, device)); }
   /// Zeros in the accumulator dtype, for sums and statistics.
-  Tensor sums(const Shape& shape) const { return Tensor::zeros(shape, wide(), device); }
+  Tensor sums(const Shape& shape) const { return shifted(Tensor::zeros(shape, wide(), device)); }
+
+ private:
+  Tensor shifted(const Tensor& tensor) const;  ///< the values, `offset` elements further
 };
 
 }  // namespace zg::bench

@@ -147,6 +147,14 @@ TEST_CASE("bench kernels --shape measures an op at extents of the user's, and --
   for (const char* row : {"\n\"matmul TT, cold\",24x40x56,f32,1,7,", ",107520.0,18176.0,",
                           "\n\"matmul TT, cold\",24x40x56,bf16,1,7,"})
     CHECK_MESSAGE(contains(text, row), row, " is not in ", text);
+  const std::string explained =
+      checked(zerograd("bench kernels --explain --threads 1 --seconds 0 --limits off --filter f32 "
+                       "--shape matmul:24,40,56"))
+          .out;
+  for (const char* row :
+       {"\n| small pages | with | ", "\n| a tail beside whole vectors | without |"})
+    CHECK_MESSAGE(contains(explained, row), row, " is not in ", explained);
+  check_refused("bench kernels --explain --csv " + csv, 2, "--csv: expected no --explain");
   check_refused("bench kernels --shape matmull:3", 2, "did you mean matmul?");
   check_refused("bench kernels --shape matmul:1,2,3,4,5,6", 2,
                 "--shape matmul: expected 1 to 5 extents as in 1024,768,768,0,1");

@@ -73,7 +73,7 @@ std::vector<int> parse_threads(const std::string& name, const std::string& list)
 
 int bench_kernels(const std::vector<std::string>& arguments) {
   std::string filter, shape, json, csv;
-  bool lists = false, has_limits = true;
+  bool lists = false, explains = false, has_limits = true;
   bench::ReportOptions options;
   Device::Type type = Device::Type::cpu;
   std::vector<int> threads{1};
@@ -111,6 +111,9 @@ int bench_kernels(const std::vector<std::string>& arguments) {
                     }},
                    switch_flag({"--cold"}, options.effort.cold,
                                "displace the operands from the caches before each run"),
+                   switch_flag({"--explain"}, explains,
+                               "vary alignment, pages, tail, caches and threads of each case, and\n"
+                               "say which of them keeps it from its limit"),
                    switch_flag({"--list"}, lists, "print the cases and measure nothing"),
                    path_flag({"--json"}, "F", json, PathUse::writes, "write results as JSON"),
                    path_flag({"--csv"}, "F", csv, PathUse::writes,
@@ -128,6 +131,17 @@ int bench_kernels(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (!has_limits) options.limits = bench::Limits{};
+  if (explains) {
+    if (type != Device::Type::cpu)
+      raise<Unsupported>("--explain: expected --device cpu, got {}", name_of(type));
+    refuse_flags(given, {"--json", "--csv"}, "expected no --explain beside it");
+    for (const Case& c : cases)
+      for (const int count : threads)
+        show(bench::table_of(bench::explain(bench::conditions_of(c, count, options.effort.cold),
+                                            bench::trials_of(c), options)) +
+             "\n");
+    return 0;
+  }
   std::vector<Device> devices;
   if (type == Device::Type::cpu)
     for (const int count : threads)
