@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <chrono>
 #include <exception>
 #include <map>
@@ -12,7 +11,6 @@
 
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/dtype.h"
-#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/batch_size.h"
 
 namespace zg::zero {
@@ -49,59 +47,22 @@ std::pair<double, double> divided(const Setting& setting, const ModelSizes& mode
   return {all, largest};
 }
 
+// Outputs of layers that backward of one micro-batch needs on a rank, and those that a layer
+// computes for its own backward. Without recomputation a layer saves about 16 tensors of its width.
+struct SavedBytes {
+  double micro_batch, layer;
+};
+SavedBytes saved_bytes(const Setting& setting, const ModelSizes& model) {
+  const double output = count(size_of(setting.engine.compute)) *
+                        count(setting.micro_batch * model.tokens * model.width);
+  const double layer = 16.0 / count(setting.tensor) * output;
+  return {count(model.layers) / count(setting.pipeline) * (setting.recomputes ? output : layer),
+          layer};
+}
+
 size_t index_of(Space space) { return space == Space::file ? 2 : space == Space::device ? 0 : 1; }
 
-// Data sheets of the makers. `wire` and `link` are 0.8 of one direction of NVLink, Infinity Fabric,
-// Xe Link, Gaudi's Ethernet or, without them, PCI Express; `host` and `disk` are one rank's share.
-constexpr Card cards[] = {
-    {"H100 80GB", Device::Type::cuda, 80, {989e12, 3350e9, 360e9, 50e9, 50e9, 3e9}, "h100-sxm"},
-    {"H200 141GB", Device::Type::cuda, 140, {989e12, 4800e9, 360e9, 50e9, 50e9, 3e9}, "h200-sxm"},
-    {"A100 80GB",
-     Device::Type::cuda,
-     80,
-     {312e12, 2039e9, 240e9, 25e9, 25e9, 2e9},
-     "a100-80gb-sxm"},
-    {"A100 40GB", Device::Type::cuda, 40, {312e12, 1555e9, 240e9, 25e9, 25e9, 2e9}, ""},
-    {"L40S", Device::Type::cuda, 48, {362e12, 864e9, 25e9, 25e9, 25e9, 2e9}, ""},
-    {"RTX 5090", Device::Type::cuda, 32, {210e12, 1792e9, 50e9, 50e9, 20e9, 2e9}, ""},
-    {"RTX 4090", Device::Type::cuda, 24, {165e12, 1008e9, 12e9, 25e9, 20e9, 2e9}, ""},
-    {"RTX 3090", Device::Type::cuda, 24, {71e12, 936e9, 12e9, 25e9, 20e9, 2e9}, ""},
-    {"TITAN RTX", Device::Type::cuda, 24, {130e12, 672e9, 12e9, 12e9, 20e9, 1.5e9}, ""},
-    {"MI300X", Device::Type::cuda, 192, {1307e12, 5300e9, 350e9, 50e9, 50e9, 3e9}, ""},
-    {"MI250X, one of two dies",
-     Device::Type::cuda,
-     64,
-     {191e12, 1638e9, 80e9, 25e9, 25e9, 2e9},
-     ""},
-    {"Max 1550, one of two tiles",
-     Device::Type::hpu,
-     64,
-     {419e12, 1638e9, 100e9, 25e9, 25e9, 2e9},
-     ""},
-    {"Gaudi 2", Device::Type::hpu, 96, {432e12, 2450e9, 210e9, 25e9, 25e9, 2e9}, ""}};
-
-// Letters and digits, in lower case.
-std::string letters_of(const std::string& text) {
-  std::string letters;
-  for (const char letter : text)
-    if (std::isalnum(static_cast<unsigned char>(letter)))
-      letters += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return letters;
-}
-
 }  // namespace
-
-const Card& card_named(const std::string& name, const std::string& flag) {
-  std::string names;
-  for (const Card& card : cards) {
-    if (!letters_of(name).empty() &&
-        letters_of(card.name).find(letters_of(name)) != std::string::npos)
-      return card;
-    names += (names.empty() ? "" : ", ") + std::string(card.name);
-  }
-  raise<ConfigError>("{}: expected one of {}; got '{}'; try --device-memory SIZE", flag, names,
-                     name);
-}
 
 ModelSizes ModelSizes::of(const ParameterStore& store) {
   ModelSizes sizes;
@@ -192,8 +153,7 @@ double step_seconds(const Setting& setting, const ModelSizes& model, int64_t ran
   if (config.stage == 3 && config.prefetch_bucket_size == 0) wire *= 1.1;  // gathers are waited for
   seconds += wire / rates.wire;
 
-  // Copies between device and host, also on the way to a disk. Without recomputation a layer saves
-  // about 16 tensors of its width.
+  // Copies between device and host, also on the way to a disk.
   double link = 0.0, disk = 0.0;
   const auto move = [&](Space space, double bytes) {
     if (space != Space::device) link += bytes;
@@ -201,8 +161,7 @@ double step_seconds(const Setting& setting, const ModelSizes& model, int64_t ran
   };
   move(offload.gradient, 2.0 * sums * times);
   if (config.stage == 3) move(offload.parameter, values / data * (2.0 * times + 1.0));
-  move(offload.activation,
-       2.0 * saved * count(model.layers) / stages * (setting.recomputes ? 1.0 : 16.0 / tensor));
+  move(offload.activation, 2.0 * saved_bytes(setting, model).micro_batch * times);
   link += away * (sums + values / data);
   if (offload.optimizer == Space::file) disk += 2.0 * states * away;
   return seconds + link / rates.link + disk / rates.disk + update * away / rates.host;
@@ -340,9 +299,20 @@ Load load_of(const Bytes& bytes, const SpaceBytes& limits) {
   return load;
 }
 
+// About the bytes that a setting takes above its bound: activations.
+Bytes expected_excess(const Setting& setting, const ModelSizes& model) {
+  const SavedBytes saved = saved_bytes(setting, model);
+  const double micro_batches = count(std::min(setting.pipeline, setting.accumulation));
+  Bytes bytes{};
+  bytes[index_of(setting.engine.offload.activation)] =
+      static_cast<int64_t>(saved.micro_batch * micro_batches);
+  bytes[0] += static_cast<int64_t>(saved.layer);
+  return bytes;
+}
+
 struct Candidate {
   const Setting* setting;
-  Bytes least;
+  Bytes least, expected;  // expected: above `least`
   double seconds;
   // Settings with an equal key take about the same bytes above their bound.
   auto key() const {
@@ -365,19 +335,28 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
   for (const Setting& setting : settings) {
     const auto least = array_of(least_bytes(setting, model, ranks));
     std::vector<Candidate>& list = load_of(least, options.limits).share > 1.0 ? over : open;
-    list.push_back({&setting, least, step_seconds(setting, model, ranks, options.rates)});
+    list.push_back({&setting, least, expected_excess(setting, model),
+                    step_seconds(setting, model, ranks, options.rates)});
   }
   search.bounded = over.size();
   std::map<decltype(Candidate().key()), Bytes> excess;
-  std::vector<double> estimates;  // step_seconds() of those that fit
+  std::map<int64_t, Bytes> unexpected;  // by micro-batch, the smallest above `expected`
+  std::vector<double> estimates;        // step_seconds() of those that fit
   // Whether a candidate will probably fit (keys do not say all: some of the excess), then the
-  // predicted time, or how much it will lack.
+  // predicted time, or how much it will lack. Until one fits, every second plan is of the smallest.
+  bool smallest_first = false;
+  size_t doubtful = 16;
   const auto rank_of = [&](const Candidate& one) {
+    const auto known = excess.find(one.key());
+    Bytes above = known == excess.end() ? one.expected : known->second;
+    if (const auto more = unexpected.upper_bound(one.setting->micro_batch);
+        known == excess.end() && more != unexpected.begin())
+      for (size_t space = 0; space < 3; ++space) above[space] += std::prev(more)->second[space];
     Bytes bytes = one.least;
-    if (const auto known = excess.find(one.key()); known != excess.end())
-      for (size_t space = 0; space < 3; ++space) bytes[space] += known->second[space] * 3 / 4;
+    for (size_t space = 0; space < 3; ++space) bytes[space] += above[space] * 3 / 4;
     const double load = load_of(bytes, options.limits).share;
-    return std::pair(load > 1.0, load > 1.0 ? load : one.seconds);
+    const bool lacks = load > 1.0;
+    return std::pair(lacks || smallest_first, lacks || smallest_first ? load : one.seconds);
   };
   const auto keep = [&](PlannedSetting one, const Candidate& of) {
     one.setting = *of.setting;
@@ -387,6 +366,10 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
     for (size_t space = 0; space < 3; ++space) above[space] -= of.least[space];
     Bytes& known = excess.try_emplace(of.key(), above).first->second;
     for (size_t space = 0; space < 3; ++space) known[space] = std::min(known[space], above[space]);
+    for (size_t space = 0; space < 3; ++space)
+      above[space] = std::max<int64_t>(0, above[space] - of.expected[space]);
+    Bytes& more = unexpected.try_emplace(of.setting->micro_batch, above).first->second;
+    for (size_t space = 0; space < 3; ++space) more[space] = std::min(more[space], above[space]);
     const Load load = load_of(bytes, options.limits);
     constexpr const char* names[] = {"device", "host", "file", "both"};
     one.tight = names[load.space];
@@ -404,12 +387,21 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
       search.complete = false;
       break;
     }
-    const size_t together =
-        std::min(open.size(), static_cast<size_t>(std::max(1, options.threads)));
+    smallest_first = search.fitting.empty() && !smallest_first;
+    size_t together = std::min(open.size(), static_cast<size_t>(std::max(1, options.threads)));
     std::ranges::partial_sort(open, open.begin() + static_cast<int64_t>(together), {}, rank_of);
     if (search.fitting.size() >= options.enough) {
-      const auto [lacks, seconds] = rank_of(open.front());
-      if (lacks || seconds >= slowest_of_enough()) break;
+      const double slowest = slowest_of_enough();
+      const auto order = [&](const Candidate& one) {
+        return std::pair(one.seconds >= slowest, rank_of(one));
+      };
+      if (rank_of(open.front()).first || open.front().seconds >= slowest) {
+        // Predicted bytes err: some of the faster settings are planned that probably do not fit.
+        const auto next = std::ranges::min_element(open, {}, order);
+        if (doubtful-- == 0 || next->seconds >= slowest) break;
+        std::iter_swap(open.begin(), next);
+        together = 1;
+      }
     }
     std::vector<std::optional<PlannedSetting>> planned(together);
     std::vector<std::exception_ptr> failures(together);
@@ -435,6 +427,7 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
     open.erase(open.begin(), open.begin() + static_cast<int64_t>(together));
   }
   search.unplanned = open.size();
+  smallest_first = false;
   // The setting that a little more memory would allow; if all were skipped, some of the smallest.
   open.insert(open.end(), over.begin(), over.end());
   if (!search.fitting.empty())

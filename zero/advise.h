@@ -108,6 +108,9 @@ struct PlannedSetting {
   std::string tight;     ///< the largest share of a limit: of "device", "host", "file" or "both"
   double load = 0.0;     ///< that share; above 1: it does not fit
   bool fits() const { return load <= 1.0; }
+  /// Planned with fewer micro-batches than a step of the pipeline has: these may take some MiB
+  /// more.
+  bool part_of_step = false;
 };
 
 struct SearchOptions {

@@ -230,6 +230,10 @@ Audit::~Audit() = default;
 // The checksums of the model's units, in its order, and of copies that differ. Each rank sends
 // those of its parameters. The length of its text depends on no value, so that a plan knows it.
 void AuditState::add_units(Json& record) const {
+  // Small numbers alone are scrambled to some multiples of each other.
+  const auto mark = [](int64_t at) {
+    return scrambled((static_cast<uint64_t>(at) + 1) * index_factor);
+  };
   // Range, sum, and 1 if this rank counts them, by parameter.
   std::vector<std::array<uint64_t, 3>> held(engine.store().parameters().size());
   engine.visit_masters(
@@ -240,8 +244,7 @@ void AuditState::add_units(Json& record) const {
         for (int64_t i = begin; !x.empty();) {
           const int64_t left = parameter.slice.run_left(i), at = parameter.slice.whole_index(i);
           const auto run = x.first(std::min(x.size(), static_cast<size_t>(left)));
-          range += scrambled(static_cast<uint64_t>(at) + run.size()) -
-                   scrambled(static_cast<uint64_t>(at));  // adjacent ranges add up
+          range += mark(at + std::ssize(run)) - mark(at);  // adjacent ranges add up
           sum += sum_of(key, at, run);
           x = x.subspan(run.size());
           i += std::ssize(run);

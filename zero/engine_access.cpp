@@ -191,7 +191,11 @@ void Engine::visit_masters(const VisitMasters& visit) const {
     // In stage 0 each rank has all masters.
     visit_all(storage.trainable.flat.within(begin, end), storage.masters,
               config().stage > 0 || rank == 0);
-    visit_all(storage.frozen.flat.shard(rank), storage.frozen.shard, true);
+    const Values& frozen = storage.frozen;
+    if (storage.stays_whole)
+      visit_all(frozen.flat.within(0, frozen.flat.padded), frozen.whole, rank == 0);
+    else
+      visit_all(frozen.flat.shard(rank), frozen.shard, true);
   }
 }
 

@@ -1,11 +1,13 @@
 #include "zerograd/zero/engine.h"
 
+#include <atomic>
 #include <thread>
 
 #include "tests/support/error_message.h"
 #include "tests/zero/training_run.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/runtime/plan.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -379,5 +381,25 @@ TEST_CASE("a run freezes a parameter by another engine, and trains it again with
     head = engine.read(phase.head, State::moment1);
     if (++steps < 3)
       zero::save_checkpoint(folder.path(), engine, {.steps = steps, .micro_batches = 2 * steps});
+  }
+}
+
+TEST_CASE("every rank visits the frozen parameters that it has whole, and one of them is counted") {
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    std::atomic<int64_t> visited = 0, counted = 0;
+    run_ranks(2, [&](Communicator& world, const Device& device) {
+      const Toy toy;
+      const Engine engine(toy.store, world, device,
+                          {.stage = stage, .param_persistence_threshold = 0});
+      engine.visit_masters(
+          [&](const Parameter& parameter, int64_t, std::span<const float> x, bool is_counted) {
+            if (&parameter != &toy.table) return;
+            visited += std::ssize(x);
+            if (is_counted) counted += std::ssize(x);
+          });
+    });
+    CHECK(counted == 12);
+    CHECK(visited == (stage < 3 ? 24 : 12));
   }
 }

@@ -233,11 +233,22 @@ int audit(const std::vector<std::string>& words) {
   int status = 0;
   for (const AuditTrail::Record& record : trail.records) {
     if (record.is_step) steps.push_back(record.step);
-    const auto copy = std::ranges::find_if(
-        record.fields, [](const auto& field) { return field.first.starts_with("copies."); });
-    if (copy == record.fields.end() || std::exchange(status, is_different)) continue;
-    print_line(stdout, "line {}: after step {} copies of a parameter differ: {}: {}", record.line,
-               record.step, copy->first, copy->second);
+    std::string copies;  // of one parameter: copies.NAME.rank_N
+    const auto parameter_of = [](const std::string& field) {
+      return field.substr(0, field.rfind('.'));
+    };
+    std::string first;
+    for (const auto& [field, sum] : record.fields) {
+      if (!field.starts_with("copies.")) continue;
+      if (first.empty()) first = parameter_of(field);
+      if (parameter_of(field) != first) continue;
+      copies +=
+          fmt::format("{} {}: {}", copies.empty() ? "" : ",", field.substr(first.size() + 1), sum);
+    }
+    if (copies.empty() || std::exchange(status, is_different)) continue;
+    print_line(stdout, "line {}: {} step {} copies of a parameter differ: {}:{}", record.line,
+               record.is_step ? "after" : "before", record.step,
+               first.substr(std::string("copies.").size()), copies);
   }
   print_line(stdout, "{}: the chain of {} records holds: {}{}", trail.path, trail.records.size(),
              range_of(steps), trail.is_cut ? "; a last record is not whole" : "");

@@ -455,13 +455,15 @@ int plan(const std::vector<std::string>& arguments) {
                                                      ? rates_of(run, rates)
                                                      : zero::card_named(options.machine.card).rates,
                                         .enough = 32,
-                                        .seconds = options.advise_s};
-  const zero::Search search = search_settings(run, choices_of(run), search_options, rates);
+                                        .seconds = options.advise_s * 2.0 / 3.0};
+  zero::Search search = search_settings(run, choices_of(run), search_options, rates);
+  const size_t found = search.fitting.size();
+  search.fitting = exact_rows(run, search.fitting, options.advise_s / 3.0);
   print_caps(run, peak, largest ? &*largest : nullptr, &search);
   print(fmt::format(
       "\nsettings that fit, the fastest first, by {}:\n\n{}",
       rates ? "the kernels' times on " + rates->name : "bytes moved and recomputed operations",
-      advice_table(run, search, options.words, options.machine.nodes)));
+      advice_table(run, search, found, options.words, options.machine.nodes)));
   return search.fitting.empty() ? 3 : 0;
 }
 

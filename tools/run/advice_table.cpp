@@ -63,8 +63,8 @@ std::string peaks_file(const zero::Card& card) {
   return {};
 }
 
-std::string advice_table(const Run& run, const zero::Search& search, const GivenFlags& words,
-                         int64_t nodes) {
+std::string advice_table(const Run& run, const zero::Search& search, size_t found,
+                         const GivenFlags& words, int64_t nodes) {
   const auto gib = [](int64_t bytes) {
     const double value = static_cast<double>(bytes) / 0x1p30;
     return fmt::format("{:.{}f}", value, value < 0.1 ? 4 : 2);
@@ -82,7 +82,8 @@ std::string advice_table(const Run& run, const zero::Search& search, const Given
   if (!options.has("--host-memory") && place.device.host_limit > 0)
     common.insert(common.end(), {"--host-memory", std::to_string(place.device.host_limit)});
   const auto limit_of = [](const zero::PlannedSetting& one) {
-    return fmt::format("{} {:.0f} %", one.tight, 100.0 * one.load);
+    return fmt::format("{}{} {:.0f} %", one.part_of_step ? "about " : "", one.tight,
+                       100.0 * one.load);
   };
   const auto needs_of = [](const zero::PlannedSetting& one) {
     return one.tight == "host" ? one.bytes.host : one.bytes.device;
@@ -91,22 +92,9 @@ std::string advice_table(const Run& run, const zero::Search& search, const Given
       "| | step s | device GiB a rank | host GiB a rank | a node | disk GiB a rank | a node | "
       "limit | a little more memory | command |\n"
       "|---:|---:|---:|---:|---:|---:|---:|---|---|---|";
-  constexpr int most = 8;
   int row = 0;
-  zero::SpaceBytes least{.device = INT64_MAX, .host = INT64_MAX, .file = INT64_MAX};
-  for (const zero::PlannedSetting& found : search.fitting) {
-    // A slower setting is of use only if it takes less of something.
-    const auto is_of_use = [&](const zero::SpaceBytes& bytes) {
-      return bytes.device < least.device || bytes.host < least.host || bytes.file < least.file;
-    };
-    if (!is_of_use(found.bytes)) continue;
-    const std::optional<zero::PlannedSetting> planned = exact(run, found);
-    if (!planned || !is_of_use(planned->bytes)) continue;
-    const zero::PlannedSetting& one = *planned;
+  for (const zero::PlannedSetting& one : search.fitting) {
     const zero::SpaceBytes& bytes = one.bytes;
-    least = {.device = std::min(least.device, bytes.device),
-             .host = std::min(least.host, bytes.host),
-             .file = std::min(least.file, bytes.file)};
     const auto next = std::ranges::find_if(search.rest, [&](const zero::PlannedSetting& other) {
       return other.seconds < one.seconds;
     });
@@ -121,14 +109,16 @@ std::string advice_table(const Run& run, const zero::Search& search, const Given
                          one.seconds, gib(bytes.device), gib(bytes.host), gib(bytes.host * ranks),
                          gib(bytes.file), gib(bytes.file * ranks), limit_of(one), more,
                          shell_line(command));
-    if (row == most) break;
   }
-  const size_t planned = search.fitting.size() + search.rest.size();
+  if (std::ranges::any_of(search.fitting, &zero::PlannedSetting::part_of_step))
+    table +=
+        "\n\nabout: not all micro-batches were planned, and all may take some MiB more; plan with "
+        "the command counts them";
   return table +
          fmt::format(
              "\n\n{} settings were planned, {} of them fit; {} exceed a limit by their states and "
              "largest unit alone; {} were refused; {} were not planned: {}",
-             planned, search.fitting.size(), search.bounded, search.refused, search.unplanned,
+             found + search.rest.size(), found, search.bounded, search.refused, search.unplanned,
              search.complete ? "slower by prediction, or probably too large" : "no time was left");
 }
 

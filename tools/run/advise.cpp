@@ -1,6 +1,7 @@
 #include "tools/run/advise.h"
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -153,10 +154,14 @@ std::optional<zero::PlannedSetting> plan_setting(const Run& run, const Setting& 
 std::optional<zero::PlannedSetting> exact(const Run& run, const zero::PlannedSetting& found) {
   const Setting& setting = found.setting;
   zero::PlannedSetting one = found;
-  if (setting.pipeline > 1 && setting.accumulation > setting.pipeline + 2) {
+  // Layers of all micro-batches: a plan of more takes longer than a search.
+  constexpr int64_t most_layers = 8192;
+  one.part_of_step = setting.pipeline > 1 && setting.accumulation > setting.pipeline + 2;
+  if (one.part_of_step && setting.accumulation * run.options.model.layers <= most_layers) {
     const auto planned = plan_setting(run, setting, {}, {}, nullptr, /*whole_steps=*/true);
     if (!planned) return std::nullopt;
     one.bytes = planned->bytes;
+    one.part_of_step = false;
   }
   one.load = 0.0;
   const DeviceOptions& limits = run.options.device_flags.device;
@@ -168,6 +173,31 @@ std::optional<zero::PlannedSetting> exact(const Run& run, const zero::PlannedSet
       one.load = share, one.tight = name;
   if (!one.fits()) return std::nullopt;
   return one;
+}
+
+std::vector<zero::PlannedSetting> exact_rows(const Run& run,
+                                             const std::vector<zero::PlannedSetting>& fitting,
+                                             double seconds) {
+  constexpr size_t most = 8;
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                   std::chrono::duration<double>(seconds));
+  std::vector<zero::PlannedSetting> rows;
+  zero::SpaceBytes least{.device = INT64_MAX, .host = INT64_MAX, .file = INT64_MAX};
+  const auto takes_less = [&](const zero::SpaceBytes& bytes) {
+    return bytes.device < least.device || bytes.host < least.host || bytes.file < least.file;
+  };
+  for (const zero::PlannedSetting& found : fitting) {
+    if (rows.size() == most || (!rows.empty() && Clock::now() > end)) break;
+    if (!takes_less(found.bytes)) continue;
+    const std::optional<zero::PlannedSetting> one = exact(run, found);
+    if (!one || !takes_less(one->bytes)) continue;
+    least = {.device = std::min(least.device, one->bytes.device),
+             .host = std::min(least.host, one->bytes.host),
+             .file = std::min(least.file, one->bytes.file)};
+    rows.push_back(*one);
+  }
+  return rows;
 }
 
 zero::StepRates rates_of(const Run& run, const Peaks* peaks) {
@@ -260,7 +290,7 @@ SmallestSetting smallest_fitting(const Run& run, const zero::Search* known) {
     return join(flags_of(one.setting, run), " ");
   };
   for (const zero::PlannedSetting& one : search.fitting)
-    if (exact(run, one)) return {.flags = text_of(one)};
+    if (known || exact(run, one)) return {.flags = text_of(one)};
   if (search.rest.empty()) return {.none = "none; try more --ranks or a smaller model"};
   const zero::PlannedSetting& smallest = search.rest.front();
   const int64_t bytes = smallest.tight == "host" ? smallest.bytes.host : smallest.bytes.device;

@@ -34,8 +34,14 @@ std::optional<zero::PlannedSetting> plan_setting(const Run& run, const zero::Set
                                                  const zero::ModelSizes& model,
                                                  const zero::StepRates& rates, const Peaks* peaks,
                                                  bool whole_steps = false);
-/// A setting that was found, with the bytes of whole steps. Absent: these exceed the run's limits.
+/// A setting that was found, with the bytes of whole steps unless a step has very many
+/// micro-batches. Absent: these exceed the run's limits.
 std::optional<zero::PlannedSetting> exact(const Run& run, const zero::PlannedSetting& found);
+/// The first eight settings that take less of some memory than those before them, exact. After
+/// `seconds` none is added to a list that is not empty.
+std::vector<zero::PlannedSetting> exact_rows(const Run& run,
+                                             const std::vector<zero::PlannedSetting>& fitting,
+                                             double seconds);
 
 /// Rates for runs on this type of device; `peaks` replace what they have.
 zero::StepRates rates_of(const Run& run, const Peaks* peaks = nullptr);
@@ -46,7 +52,8 @@ zero::Search search_settings(const Run& run, const zero::Choices& choices,
 
 /// The smallest change of the run that fits its limits: the first that fits among the ZeRO stages,
 /// then those with --activation-checkpoint, --cpu-offload, and both; else the fastest of all
-/// settings, or of those of a search that is `known`. `none`: why there is none, and what to try.
+/// settings, or of those of a search that is `known`, which are exact. `none`: why there is none,
+/// and what to try.
 struct SmallestSetting {
   std::optional<std::string> flags;
   std::string none;
@@ -65,8 +72,9 @@ std::vector<std::string> apply(const Machine& machine, TrainOptions& options);
 /// The file of bench/peaks for a card, beside the program or in its source tree; empty: none.
 std::string peaks_file(const zero::Card& card);
 
-/// The table of plan --advise. `words`: the given flags of train.
-std::string advice_table(const Run& run, const zero::Search& search, const GivenFlags& words,
-                         int64_t nodes);
+/// The table of plan --advise: the rows are search.fitting, of `found` settings that fit. `words`:
+/// the given flags of train.
+std::string advice_table(const Run& run, const zero::Search& search, size_t found,
+                         const GivenFlags& words, int64_t nodes);
 
 }  // namespace zg::tools

@@ -17,7 +17,16 @@ bool FlippedBit::is_due(int64_t step) const {
 void FlippedBit::report(const std::string& what) {
   is_done_ = true;
   print_line(stderr, "inject: flip on rank {} pid {} in step {}: {}", engine_.world().rank(),
-             static_cast<int>(getpid()), engine_.steps(), what);
+             static_cast<int>(getpid()), step_, what);
+}
+
+// The element `at`, counted over the parameters, then over their moments, then over the elements.
+void FlippedBit::flip_moment() {
+  const auto& parameters = engine_.store().parameters();
+  const auto at = static_cast<size_t>(injection_.at), count = parameters.size();
+  const auto states = engine_.states(*parameters[at % count]);  // the first is the master
+  if (states.size() < 2) return report("the optimizer has no moments of this parameter");
+  flip_state(states[1 + at / count % (states.size() - 1)]);
 }
 
 // The element `at`, counted over the parameters that have the state on the rank.
@@ -68,13 +77,14 @@ void FlippedBit::note(const Trace::Call& call) {
 }
 
 void FlippedBit::begin_step() {
-  if (flip_back_) std::exchange(flip_back_, nullptr)();
+  end_save();
   is_done_ = false;
   seen_ = 0;
   end_step();  // of a step that was dropped
+  step_ = engine_.steps();
   if (!is_due(engine_.steps())) return;
   if (injection_.kind == Kind::parameter) return flip_state(zero::Engine::State::master);
-  if (injection_.kind == Kind::moment) return flip_state(zero::Engine::State::moment1);
+  if (injection_.kind == Kind::moment) return flip_moment();
   const Device& device = engine_.device();
   if (injection_.kind == Kind::checkpoint || engine_.world().rank() != injection_.rank) return;
   has_own_trace_ = !device.trace();
@@ -92,6 +102,10 @@ void FlippedBit::end_step() {
 void FlippedBit::begin_save() {
   if (injection_.kind != Kind::checkpoint || !is_due(engine_.steps() - 1)) return;
   flip_state(zero::Engine::State::master);
+}
+
+void FlippedBit::end_save() {
+  if (flip_back_) std::exchange(flip_back_, nullptr)();
 }
 
 }  // namespace zg::tools

@@ -25,10 +25,12 @@ class FlippedBit {
   void begin_step();  ///< collective
   void end_step();
   void begin_save();  ///< collective
+  void end_save();    ///< changes the bit back
 
  private:
   using Kind = FaultInjection::Kind;
   bool is_due(int64_t step) const;
+  void flip_moment();
   void flip_state(const zero::Engine::State& state);
   void note(const Trace::Call& call);
   void report(const std::string& what);
@@ -36,6 +38,7 @@ class FlippedBit {
   const FaultInjection& injection_;
   zero::Engine& engine_;
   const std::thread::id thread_ = std::this_thread::get_id();
+  int64_t step_ = 0;  // the one that runs, or ran before a save
   bool has_own_trace_ = false;
   std::atomic<bool> is_done_ = false;
   std::atomic<int64_t> seen_ = 0;  // outputs of the kind so far

@@ -178,40 +178,43 @@ zero::TrainerTask Rank::task() {
 }
 
 zero::TrainerHooks Rank::hooks() {
-  return {
-      .before_step = [this](int64_t) { begin_step(); },
-      .after_step = [this](const zero::TrainedStep& step) { note_step(step); },
-      .stop = [this] { return reason_to_end(); },
-      .give_up = [this] { return reaches_stop(); },
-      .ended = [this](const zero::TrainingEnd& end) { note_end(end); },
-      .observe = [this](zero::TrainerMoment moment,
-                        const zero::MicroBatch& batch) { observe(moment, batch); },
-      .saved = [this](const std::string& step_n,
-                      const zero::CheckpointSave::Result& result) { report_save(step_n, result); },
-      .warn =
-          [](const std::string& message) {
-            const bool is_named = message.starts_with("audit: ") || message.starts_with("report: ");
-            print_line(stderr, "warning: --{}{}", is_named ? "" : "save-top-k: ", message);
-          },
-      .describe =
-          [this](const zero::TrainerPosition& position) {
-            if (flip_) flip_->begin_save();
-            inject_fault(Phase::save, 1);  // the engine has counted the step that is saved
-            RunSpec now = options_;
-            now.samples = position.samples;
-            now.skipped_samples = position.skipped_samples;
-            now.loss = position.score;  // the loss, or the value of set_score()
-            // A plan does not read the weights of a base, and may have none.
-            if (now.lora.rank > 0 && now.base.hash.empty()) now.base = {"planned", "planned"};
-            return tools::checkpoint_info(now);
-          },
-      .position_of =
-          [](const zero::CheckpointInfo& info, const std::string& path) {
-            const RunSpec saved = settings_from_json(info.config_json, path);
-            return zero::TrainerPosition{.samples = saved.samples,
-                                         .skipped_samples = saved.skipped_samples,
-                                         .score = saved.loss};
-          }};
+  return {.before_step = [this](int64_t) { begin_step(); },
+          .after_step = [this](const zero::TrainedStep& step) { note_step(step); },
+          .stop = [this] { return reason_to_end(); },
+          .give_up = [this] { return reaches_stop(); },
+          .ended = [this](const zero::TrainingEnd& end) { note_end(end); },
+          .observe = [this](zero::TrainerMoment moment,
+                            const zero::MicroBatch& batch) { observe(moment, batch); },
+          .saved =
+              [this](const std::string& step_n, const zero::CheckpointSave::Result& result) {
+                if (flip_) flip_->end_save();
+                report_save(step_n, result);
+              },
+          .warn =
+              [](const std::string& message) {
+                const bool is_named =
+                    message.starts_with("audit: ") || message.starts_with("report: ");
+                print_line(stderr, "warning: --{}{}", is_named ? "" : "save-top-k: ", message);
+              },
+          .describe =
+              [this](const zero::TrainerPosition& position) {
+                if (flip_) flip_->begin_save();
+                inject_fault(Phase::save, 1);  // the engine has counted the step that is saved
+                RunSpec now = options_;
+                now.samples = position.samples;
+                now.skipped_samples = position.skipped_samples;
+                now.loss = position.score;  // the loss, or the value of set_score()
+                // A plan does not read the weights of a base, and may have none.
+                if (now.lora.rank > 0 && now.base.hash.empty()) now.base = {"planned", "planned"};
+                return tools::checkpoint_info(now);
+              },
+          .position_of =
+              [](const zero::CheckpointInfo& info, const std::string& path) {
+                const RunSpec saved = settings_from_json(info.config_json, path);
+                return zero::TrainerPosition{.samples = saved.samples,
+                                             .skipped_samples = saved.skipped_samples,
+                                             .score = saved.loss};
+              }};
 }
 
 Var Rank::forward(Tape& tape, const zero::MicroBatch& batch) {

@@ -158,6 +158,21 @@ TEST_CASE(
   CHECK(fastest_first * 100 >= (200 - nothing_fits) * 90);
 }
 
+TEST_CASE("one setting of a hundred thousand that fits is found within a few plans") {
+  const tools::Run run = run_of(
+      "--model-type llama --n-layer 8 --n-head 16 --n-embd 512 --vocab-size 4096 --block-size 512 "
+      "--precision bf16 --ranks 8 --device-memory 60MiB --host-memory 200MiB");
+  const zero::Search search = tools::search_settings(
+      run, tools::choices_of(run), {.rates = tools::rates_of(run), .enough = 1, .seconds = 60.0});
+  const size_t planned = search.fitting.size() + search.rest.size();
+  CAPTURE(search.bounded);
+  CAPTURE(search.unplanned);
+  CHECK(search.bounded + search.unplanned > 100000);
+  CHECK(!search.fitting.empty());
+  MESSAGE("planned ", planned);
+  CHECK(planned < 100);
+}
+
 TEST_CASE("the bytes of a pipeline that was found are those of all micro-batches of a step") {
   const auto run_within = [](const std::string& memory) {
     return run_of(

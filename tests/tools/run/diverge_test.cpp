@@ -112,8 +112,15 @@ TEST_CASE("a bit that flips in the copy of a tensor rank is found in its step") 
   CHECK(contains(flipped.error,
                  "warning: --audit: " + warning + "transformer.wpe.weight\":{\"rank_0\":\""));
   CHECK(contains(checked(called("audit " + audit), 1).out,
-                 "line 5: after step 3 copies of a parameter differ: "
-                 "copies.transformer.wpe.weight.rank_0: \""));
+                 "line 5: after step 3 copies of a parameter differ: transformer.wpe.weight: "
+                 "rank_0: \""));
+  CHECK(contains(called("audit " + audit).out, "\", rank_1: \""));
+  // Slices of 1024 elements at 0 and 1024 are not copies of each other.
+  CHECK(!contains(checked(zerograd("train --data sort --n-layer 1 --n-head 8 --n-embd 512 --steps "
+                                   "1 --score-samples 0 --ranks 2 --tensor-parallel 2 --audit " +
+                                   audit))
+                      .error,
+                  "copies of parameters differ"));
 }
 
 TEST_CASE("a bit that flipped in a recorded run is a fault of this run") {
