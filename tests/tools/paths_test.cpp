@@ -68,7 +68,8 @@ TEST_CASE(
     "each flag that takes free text declares a PathUse, or is listed here as taking no path") {
   const std::set<std::string> texts = {
       "--prompt", "--lora-targets", "--source-prefix", "--json-key", "--eod", "--include", "--card",
-      "--exclude", "--launcher", "--filter", "--against", "--master-addr", "--lr-scheduler-kwargs",
+      "--exclude", "--launcher", "--filter", "--shape", "--against", "--master-addr",
+      "--lr-scheduler-kwargs",
       // These are refused with any value.
       "--local-rank", "--ranks", "--num-beams", "--n-val-batch-generations",
       "--val-max-target-length", "--val-min-target-length"};
