@@ -17,7 +17,7 @@
 ///                 .written = 4 * n},
 ///                [&] { scale(x, y); });
 ///     std::fputs(bench::table({report}).c_str(), stdout);
-///     bench::write_json("mine.json", {report});  // bench/roofline draws it
+///     bench::write_json("mine.json", {report});  // zerograd bench roofline draws it
 ///
 /// Times are in seconds, sizes in bytes, work in floating-point operations (FLOP).
 namespace zg::bench {
@@ -137,6 +137,17 @@ ZG_API std::string csv(const std::vector<Report>& reports);
 /// Write json() and csv() to a file. Throw FileError when that fails.
 ZG_API void write_json(const std::string& path, const std::vector<Report>& reports);
 ZG_API void write_csv(const std::string& path, const std::vector<Report>& reports);
+
+/// The rows of a dtype and number of threads below the limits: rate over operations for a byte. A
+/// label that would lie on another one is left out; each point has a title.
+struct Drawing {
+  std::string dtype;
+  int threads;
+  std::string svg;
+};
+/// Draws a file that write_json() wrote. Throws FileError for another file, ConfigError if it has
+/// no limits, or no row with operations and bytes.
+ZG_API std::vector<Drawing> rooflines(const std::string& path);
 
 // Two versions of a kernel.
 

@@ -11,7 +11,7 @@ using namespace zg;
 TEST_CASE("every case name of bench/peers/gpu.py is the name of a case of bench kernels") {
   std::set<std::string> cases;
   for (const bench::Case& c : bench::kernel_cases(Device::Type::cuda)) cases.insert(c.text());
-  const std::filesystem::path folder = std::filesystem::path(ZG_ROOFLINE).parent_path();
+  const std::filesystem::path folder = ZG_BENCH;
   const std::string command =
       std::string(ZG_PYTHON " ") + (folder / "peers/gpu.py").string() + " --names";
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> names(popen(command.c_str(), "r"), pclose);

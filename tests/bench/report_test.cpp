@@ -298,35 +298,6 @@ TEST_CASE("a row beside busy programs, or without measured limits, has no percen
                                "800000.000 | 0.0 | 10.0 |  |  |  |\n");
 }
 
-TEST_CASE(
-    "bench/roofline draws a JSON record and leaves out rows without operations or without bytes") {
-  const TemporaryFolder folder;
-  Report report = report_of(2);
-  report.add({.name = "my <scale>", .shape = "9", .flops = 1e9, .read = 4e9, .written = 4e9},
-             {1.0});
-  report.add({.name = "only bytes", .read = 4e9}, {1.0});
-  report.add({.name = "only operations", .flops = 4e9}, {1.0});
-  const auto drawn = [&](const Report& what) {
-    write_json(folder / "mine.json", {what});
-    const std::string command =
-        std::string(ZG_PYTHON " ") + ZG_ROOFLINE + " " + (folder / "mine.json") + " 2>&1";
-    FILE* pipe = popen(command.c_str(), "r");
-    REQUIRE(pipe);
-    std::string text;
-    for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) text += static_cast<char>(c);
-    text += "status " + std::to_string(pclose(pipe));
-    return text;
-  };
-  const std::string picture = drawn(report);
-  CHECK(contains(picture, ">memory, 20.0 GB/s</text>"));
-  CHECK(contains(picture, ">my &lt;scale&gt;"));
-  CHECK(!contains(picture, "only"));
-  CHECK(contains(picture, "</svg>\nstatus 0"));
-  Report nothing = report_of(2);
-  nothing.add({.name = "only bytes", .read = 4e9}, {1.0});
-  CHECK(contains(drawn(nothing), "expected a row with operations and bytes"));
-}
-
 TEST_CASE("measure takes Effort::fewest samples when time is short and at most Effort::samples") {
   int runs = 0, waits = 0;
   const auto run = [&] { ++runs; };

@@ -59,7 +59,6 @@ __attribute__((target("avx2,fma"))) void update_rows(float* begin, const Size& s
 
 bench::Trials rows_of(const Size& full) {
   return [full](const bench::Conditions& now) -> std::optional<bench::Trial> {
-    if (!now.apart && now.threads == 1) return {};
     Size size = full;
     if (!now.whole) size.width -= 1;
     const int64_t bytes = 4 * size.rows * size.pitch + page;

@@ -147,6 +147,12 @@ TEST_CASE("bench kernels --shape measures an op at extents of the user's, and --
   for (const char* row : {"\n\"matmul TT, cold\",24x40x56,f32,1,7,", ",107520.0,18176.0,",
                           "\n\"matmul TT, cold\",24x40x56,bf16,1,7,"})
     CHECK_MESSAGE(contains(text, row), row, " is not in ", text);
+  checked(zerograd(
+      "bench kernels --threads 1 --seconds 0 --filter bf16 --shape softmax:64,700 --json " +
+      (folder / "rows.json")));
+  checked(zerograd("bench roofline " + (folder / "rows.json") + " --out " + (folder / "a.svg")));
+  CHECK(contains(read_file(folder / "a-bf16-1.svg"), "<title>softmax forward 64x700: "));
+  check_refused("bench roofline " + csv, 5, csv);
   const std::string explained =
       checked(zerograd("bench kernels --explain --threads 1 --seconds 0 --limits off --filter f32 "
                        "--shape matmul:24,40,56"))

@@ -47,6 +47,7 @@ constexpr struct {
 } benches[] = {
     {"kernels", bench_kernels, "each kernel, compared with the limit that bounds it"},
     {"compare", bench_compare, "kernels of two records, or of two versions of the command"},
+    {"roofline", bench_roofline, "a record of kernels below its limits, as SVG"},
     {"step", bench_step, "a step of train, compared with the machine's peak, and its parts"},
     {"generate", bench_generate, "tokens a second, compared with the rate of reading memory"},
     {"seq2seq", bench_seq2seq,

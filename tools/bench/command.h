@@ -15,6 +15,7 @@
 namespace zg::tools {
 
 int bench_kernels(const std::vector<std::string>& arguments);
+int bench_roofline(const std::vector<std::string>& arguments);
 int bench_compare(const std::vector<std::string>& arguments);
 int bench_step(const std::vector<std::string>& arguments);
 int bench_matmul_algorithms(const std::vector<std::string>& arguments);

@@ -1,6 +1,6 @@
 // Measures a kernel of this program and the library's kernel, and compares both with the limits of
 // the machine. Prints the table of `zerograd bench kernels` and writes a JSON file for
-// bench/roofline.
+// `zerograd bench roofline`.
 #include "zerograd/bench.h"
 
 #include <algorithm>
