@@ -32,6 +32,8 @@ class DeviceObserver {
   ~DeviceObserver() = default;
 };
 
+class BlockRecord;
+
 /// The arenas and the memory accounting of one device.
 class Ledger final : public MemoryTracker {
  public:
@@ -68,6 +70,8 @@ class Ledger final : public MemoryTracker {
   /// device's allocations.
   void set_observer(DeviceObserver* observer) { observer_ = observer; }
   DeviceObserver* observer() const { return observer_; }
+  /// Sets the record of the blocks of Space::device; null: none.
+  void set_blocks(BlockRecord* blocks);
   /// Whether the address is in Space::device of this device.
   bool is_on_device(const void* place) const;
 
@@ -110,6 +114,7 @@ class Ledger final : public MemoryTracker {
   std::string phase_ = "outside", name_;
   Rows rows_, lifetime_rows_;
   DeviceObserver* observer_ = nullptr;
+  BlockRecord* blocks_ = nullptr;
 };
 
 /// Collectives whose results the compute queue awaits by events while the host goes on

@@ -7,6 +7,7 @@
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/cpu/poison.h"
 #include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/memory_blocks.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -114,6 +115,8 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
   account.lifetime_reserved = std::max(account.lifetime_reserved, account.reserved());
   rows_.update(phase_, space, account);
   lifetime_rows_.update(phase_, space, account);
+  if (blocks_ && space == Space::device)
+    blocks_->allocate({offset, bytes, purpose_, name_, phase_});
   std::byte* base = account.arena->base();
   if (has_addresses_ && space != Space::file) base = planned_base(space);
   return {offset, base ? base + offset : nullptr, purpose_};
@@ -125,6 +128,12 @@ void Ledger::release(int64_t offset, int64_t bytes, Space space, Purpose purpose
   account.arena->release(offset, bytes);
   account.live[static_cast<size_t>(purpose)] -= bytes;
   account.total -= bytes;
+  if (blocks_ && space == Space::device) blocks_->release(offset);
+}
+
+void Ledger::set_blocks(BlockRecord* blocks) {
+  std::lock_guard lock(mutex_);
+  blocks_ = blocks;
 }
 
 void Ledger::Rows::update(const std::string& phase, Space space, const Account& account) {
@@ -191,6 +200,7 @@ std::string Ledger::exchange_name(std::string name) {
 std::string Ledger::exchange_phase(std::string phase) {
   std::lock_guard lock(mutex_);
   std::string before = std::exchange(phase_, std::move(phase));
+  if (blocks_) blocks_->begin_phase(phase_);
   for (Rows* rows : {&rows_, &lifetime_rows_}) {
     rows->current.fill(-1);
     // Bytes that are live when a phase begins count for its peak.

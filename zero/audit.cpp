@@ -66,9 +66,21 @@ std::string limb_text(const std::vector<int64_t>& limbs) {
   return text;
 }
 
-// The build ids of the program and its libraries, which the linker computed from their code; the
-// checksums of those without one.
-Json builds() {
+// The variables that this library reads, and that may change bits; libraries that others replace.
+Json environment() {
+  Json found = Json::object();
+  for (char** at = environ; *at; ++at)
+    if (const std::string_view variable = *at;
+        (variable.starts_with("ZG_") && !variable.starts_with("ZG_NUM_THREADS=")) ||
+        variable.starts_with("LD_PRELOAD="))
+      found[std::string(variable.substr(0, variable.find('=')))] =
+          variable.substr(variable.find('=') + 1);
+  return found;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> build_ids() {
   using Ids = std::map<std::string, std::string>;
   const auto add = [](dl_phdr_info* object, size_t, void* found) {
     constexpr std::string_view note("\3\0\0\0GNU\0", 8);  // after the number of its bytes
@@ -86,28 +98,13 @@ Json builds() {
     }
     return 0;
   };
-  Ids found;
+  Ids found, ids;
   dl_iterate_phdr(add, &found);
-  Json ids = Json::object();
   for (const auto& [path, id] : found)
     ids[path == "/proc/self/exe" ? "program" : path.substr(path.rfind('/') + 1)] =
         id.empty() ? file_checksum(File::open(path)) : id;
   return ids;
 }
-
-// The variables that this library reads, and that may change bits; libraries that others replace.
-Json environment() {
-  Json found = Json::object();
-  for (char** at = environ; *at; ++at)
-    if (const std::string_view variable = *at;
-        (variable.starts_with("ZG_") && !variable.starts_with("ZG_NUM_THREADS=")) ||
-        variable.starts_with("LD_PRELOAD="))
-      found[std::string(variable.substr(0, variable.find('=')))] =
-          variable.substr(variable.find('=') + 1);
-  return found;
-}
-
-}  // namespace
 
 struct AuditState final : StepObserver {
   AuditState(Engine& engine, const AuditOptions& options);
@@ -348,7 +345,7 @@ void AuditState::open() {
                  {"run",
                   {{"schema", audit_schema},
                    {"version", version()},
-                   {"build", builds()},
+                   {"build", build_ids()},
                    {"environment", environment()},
                    {"instruction_set", name_of(engine.device().traits().isa)},
                    {"device", name_of(engine.device().type())}}},

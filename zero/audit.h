@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -119,6 +120,10 @@ struct AuditTrail {
  private:
   ZG_API size_t records_before(int64_t step) const;  ///< those of earlier steps, and of begins
 };
+
+/// The build ids of the program and its libraries by name, which the linker computed from their
+/// code; the checksums of those without one. Throws FileError.
+ZG_API std::map<std::string, std::string> build_ids();
 
 /// A field that differs, with both values; "-" where a record does not have it.
 struct AuditDifference {

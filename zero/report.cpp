@@ -127,7 +127,8 @@ Report::Report(Engine& engine, ReportOptions options)
   page_.settings = options_.settings;
   for (const auto& [name, value] : facts_of(engine)) set_fact(name, value);
   if (options_.tokens) page_.throughput_unit = "tokens/s";
-  RunCurves& run = page_.runs.emplace_back();
+  page_.runs = options_.compared;
+  RunCurves& run = *page_.runs.emplace(page_.runs.begin());
   run.name = "this run";
   if (first_step_ == 0 || engine.world().rank() != 0) return;
   if (is_regular_file(options_.metrics)) run.read(options_.metrics, first_step_);
@@ -156,6 +157,10 @@ std::optional<std::string> Report::add(const TrainedStep& step, int64_t first_sa
                           .resumed = step.step == first_step_ && first_step_ > 0});
   if (now - written_at_ < std::chrono::minutes(1)) return std::nullopt;
   return write();
+}
+
+void Report::add_timeline(const Trace& trace) {
+  page_.timeline = ReportedTimeline::of(engine_.world(), trace);
 }
 
 void Report::add_validation(int64_t steps, double loss) {

@@ -9,10 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "zerograd/runtime/memory_blocks.h"
 #include "zerograd/runtime/memory_rows.h"
 #include "zerograd/zero/step_record.h"
 
 // The page of a run: one HTML file that needs no network and no other file, and can be printed.
+namespace zg {
+class Communicator;
+class Trace;
+}  // namespace zg
+
 namespace zg::zero {
 
 class Engine;
@@ -72,15 +78,39 @@ struct ReportedRank {
   int64_t peak = 0;
 };
 
+/// A step by rank: when each rank computed, communicated, copied and waited.
+struct ReportedTimeline {
+  enum Lane : uint8_t { forward, backward, optimizer, compute, communication, copies, waits };
+  static constexpr size_t lane_count = 7;
+  using Spans = std::vector<std::pair<int64_t, int64_t>>;  ///< begin and end, ns; in order, apart
+
+  struct Rank {
+    std::array<Spans, lane_count> lanes = {};      ///< spans that are nearly adjacent are joined
+    std::array<int64_t, lane_count> busy_ns = {};  ///< before they were joined
+  };
+  int64_t step = -1;  ///< -1: there is none
+  int64_t end_ns = 0;
+  std::vector<Rank> ranks = {};
+
+  /// The last step that the ranks have recorded, on rank 0. Ranks of other hosts have other clocks:
+  /// their time begins with the step. Collective.
+  static ReportedTimeline ZG_API of(Communicator& ranks, const Trace& trace);
+};
+
+inline constexpr size_t compared_most = 4;  ///< runs beside the page's own that have own colours
+
 /// The contents of a page. Texts may have any characters.
 struct ZG_API RunPage {
   std::string title = "Training run";
   std::vector<std::pair<std::string, std::string>> facts = {};  ///< of the run and its machine
   std::vector<ReportSetting> settings = {};
-  std::vector<RunCurves> runs = {};  ///< this run, then those that are drawn beside it
+  /// This run, then those that are drawn beside it; the first compared_most have own colours.
+  std::vector<RunCurves> runs = {};
   std::string throughput_unit = "samples/s";
   std::vector<ReportedMemory> memory = {};  ///< of rank 0: the run's, and its plan's
+  MemoryBlocks blocks = {};                 ///< of rank 0, in a step
   std::vector<ReportedRank> ranks = {};
+  ReportedTimeline timeline = {};
   std::string note = {};  ///< below the curves; empty: none
 
   std::string html() const;  ///< also well-formed XML
@@ -95,6 +125,8 @@ struct ReportOptions {
   std::function<int64_t(int64_t first_sample, int64_t samples)> tokens = {};
   /// A file of MetricsFile, which has the steps before a resume; empty: none.
   std::string metrics = {};
+  /// Earlier runs, drawn beside this one: RunCurves::read() reads the file of each.
+  std::vector<RunCurves> compared = {};
 };
 
 /// Writes the page of a run while it trains, at most once a minute, and at its end. Trainer has
@@ -109,6 +141,7 @@ class ZG_API Report {
   /// After Engine::step(). `first_sample`: of the step. Returns a warning, once, if the file cannot
   /// be written: then the page is lost, not the run.
   std::optional<std::string> add(const TrainedStep& step, int64_t first_sample);
+  void add_timeline(const Trace& trace);            ///< of its last step. Collective.
   void add_validation(int64_t steps, double loss);  ///< after so many steps
   RunPage& page() { return page_; }                 ///< to add memory and other contents
   void set_fact(const std::string& name, const std::string& value);

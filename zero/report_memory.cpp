@@ -26,12 +26,8 @@ const MemoryRow& peak_of(const std::vector<MemoryRow>& rows) {
 std::string bars(const ReportedMemory& memory, double most) {
   const ChartAxis axis = ChartAxis::of(0.0, 1.05 * most, false);
   const auto y = [&](double mib) { return height * (1.0 - axis.share(mib)); };
-  std::string svg, labels, steps;
-  for (const double tick : axis.ticks) {
-    svg += fmt::format(R"(<path class="grid" d="M0 {:.1f}H{}"/>)", y(tick), width);
-    labels +=
-        fmt::format(R"(<span style="top:{:.1f}%">{}</span>)", 0.5 * y(tick), short_number(tick));
-  }
+  const DrawnAxis scale(axis, width, height);
+  std::string svg = scale.lines, steps;
   const double pitch = width / static_cast<double>(memory.rows.size());
   for (size_t i = 0; i < memory.rows.size(); ++i) {
     const MemoryRow& row = memory.rows[i];
@@ -58,7 +54,7 @@ std::string bars(const ReportedMemory& memory, double most) {
       "{}\" "
       "preserveAspectRatio=\"none\" role=\"img\" aria-label=\"memory\">{}</svg><div "
       "class=\"x\">{}</div>\n</figure>\n",
-      html_text(memory.name), peak.reserved, peak.step, html_text(peak.phase), labels, width,
+      html_text(memory.name), peak.reserved, peak.step, html_text(peak.phase), scale.labels, width,
       height, svg, steps);
 }
 

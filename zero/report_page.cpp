@@ -76,6 +76,15 @@ double ChartAxis::share(double value) const {
                 : (value - low) / (high - low);
 }
 
+DrawnAxis::DrawnAxis(const ChartAxis& axis, double width, double height) {
+  for (const double tick : axis.ticks) {
+    const double share = 1.0 - axis.share(tick);
+    lines += fmt::format(R"(<path class="grid" d="M0 {:.1f}H{}"/>)", height * share, width);
+    labels +=
+        fmt::format(R"(<span style="top:{:.1f}%">{}</span>)", 100.0 * share, short_number(tick));
+  }
+}
+
 namespace {
 
 constexpr double chart_width = 1000.0, chart_height = 200.0;
@@ -177,14 +186,8 @@ std::string drawn(const RunPage& page, const Chart& chart) {
       }
   const double last = static_cast<double>(std::max(end - 1, first + 1));
   const Plot plot{{static_cast<double>(first), last}, ChartAxis::of(low, high, chart.may_be_log)};
-  std::string svg, labels;
-  for (const double tick : plot.y.ticks) {
-    const double share = 1.0 - plot.y.share(tick);
-    svg +=
-        fmt::format(R"(<path class="grid" d="M0 {:.1f}H{}"/>)", chart_height * share, chart_width);
-    labels +=
-        fmt::format(R"(<span style="top:{:.1f}%">{}</span>)", 100.0 * share, short_number(tick));
-  }
+  const DrawnAxis axis(plot.y, chart_width, chart_height);
+  std::string svg = axis.lines;
   svg += marks(own.restarts, plot, "restart", false) + marks(own.skipped, plot, "skipped", false) +
          marks(curve_of_run, plot, "bad", true);
   for (size_t i = page.runs.size(); i-- > 0;) svg += curve(page.runs[i].*chart.curve, plot, i);
@@ -210,7 +213,7 @@ std::string drawn(const RunPage& page, const Chart& chart) {
           ? "no finite value"
           : fmt::format("{} to {}, last {}", short_number(all.min), short_number(all.max),
                         short_number(curve_of_run.buckets().back().mean())),
-      labels, chart_width, chart_height, chart.title, svg, steps);
+      axis.labels, chart_width, chart_height, chart.title, svg, steps);
 }
 
 std::string key(const char* name, const std::string& text) {
@@ -234,6 +237,32 @@ std::string legend(const RunPage& page) {
   return "<p class=\"legend\">" + keys + "</p>\n";
 }
 
+// The runs in numbers, where there are several.
+std::string runs_table(const std::vector<RunCurves>& runs, const std::string& unit) {
+  if (runs.size() < 2) return "";
+  std::string rows;
+  const auto cells = [](const Envelope& curve) {
+    if (curve.all().count == 0) return std::string("<td></td><td></td>");
+    const Envelope::Bucket& last = curve.buckets().back();
+    return fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td>",
+                       last.count > 0 ? short_number(last.mean()) : "not finite",
+                       short_number(curve.all().min));
+  };
+  for (const RunCurves& run : runs)
+    rows += fmt::format(
+        "<tr><td>{}</td><td class=\"n\">{}</td>{}{}<td class=\"n\">{}</td><td class=\"n\">{}</td>"
+        "</tr>\n",
+        html_text(run.name), run.end, cells(run.loss), cells(run.validation),
+        std::llround(run.skipped.all().sum),
+        run.throughput.all().count == 0 ? "" : short_number(run.throughput.all().mean()));
+  return fmt::format(
+      "<div class=\"wide\"><table class=\"runs\">\n<tr><th>run</th><th class=\"n\">steps</th>"
+      "<th class=\"n\">last loss</th><th class=\"n\">least</th><th class=\"n\">last validation</th>"
+      "<th class=\"n\">least</th><th class=\"n\">skipped</th><th class=\"n\">mean {}</th></tr>\n"
+      "{}</table></div>\n",
+      unit, rows);
+}
+
 std::string curves(const RunPage& page) {
   if (page.runs.empty() || steps_of(page.runs).second == 0) return "";
   const Chart charts[] = {
@@ -243,7 +272,7 @@ std::string curves(const RunPage& page) {
       {"Throughput", "throughput", &RunCurves::throughput, page.throughput_unit, false}};
   std::string html = "<section><h2>Steps</h2>\n" + legend(page) + "<div class=\"charts\">\n";
   for (const Chart& chart : charts) html += drawn(page, chart);
-  html += "</div>\n";
+  html += "</div>\n" + runs_table(page.runs, page.throughput_unit);
   if (!page.note.empty()) html += "<p>" + html_text(page.note) + "</p>\n";
   return html + "</section>\n";
 }
@@ -280,10 +309,11 @@ std::string RunPage::html() const {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-      "<title>{}</title>\n<style>{}</style></head>\n<body>\n<h1>{}</h1>\n{}{}{}{}"
+      "<title>{}</title>\n<style>{}</style></head>\n<body>\n<h1>{}</h1>\n{}{}{}{}{}{}"
       "<script>{}</script>\n</body></html>\n",
-      html_text(title), report_style, html_text(title), curves(*this), memory_sections(*this),
-      facts_table(*this), settings_table(*this), report_script);
+      html_text(title), report_style, html_text(title), curves(*this), timeline_section(*this),
+      memory_sections(*this), blocks_section(*this), facts_table(*this), settings_table(*this),
+      report_script);
 }
 
 }  // namespace zg::zero

@@ -21,9 +21,19 @@ struct ChartAxis {
   double share(double value) const;  ///< 0 at `low`, 1 at `high`
 };
 
+/// The lines of a vertical axis in an SVG, and its labels.
+struct DrawnAxis {
+  DrawnAxis(const ChartAxis& axis, double width, double height);
+  std::string lines, labels;
+};
+
 struct RunPage;
 /// The sections on memory: by purpose over the points of steps, and by rank and space.
 std::string memory_sections(const RunPage& page);
+/// The blocks of a step by address and event, and the largest tensors.
+std::string blocks_section(const RunPage& page);
+/// A step by rank and lane.
+std::string timeline_section(const RunPage& page);
 
 extern const char* const report_style;   ///< CSS
 extern const char* const report_script;  ///< JavaScript without '<' and '&'

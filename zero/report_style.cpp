@@ -14,7 +14,7 @@ const char* const report_style = R"(
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1700px; padding: 12px 16px 40px; background: var(--back);
   color: var(--text); font: 14px/1.4 system-ui, sans-serif; }
-h1 { font-size: 22px; margin: 8px 0; overflow-wrap: anywhere; }
+h1 { font-size: 18px; margin: 8px 0; overflow-wrap: anywhere; }
 h2 { font-size: 16px; margin: 26px 0 8px; border-bottom: 1px solid var(--rule); }
 table { border-collapse: collapse; font-size: 13px; }
 th, td { text-align: left; vertical-align: top; padding: 2px 14px 2px 0; font-weight: 400;
@@ -29,6 +29,7 @@ caption { text-align: left; font-weight: 600; padding: 8px 0 2px; }
 .settings tr.default { color: var(--dim); }
 .charts { display: grid; gap: 18px 28px;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 360px), 1fr)); }
+@media (min-width: 1100px) { .charts { grid-template-columns: 1fr 1fr; } }
 figure { margin: 0; break-inside: avoid; min-width: 0; }
 .chart { display: grid; grid-template-columns: 58px 1fr; grid-template-rows: auto 190px 20px; }
 figcaption { grid-column: 1 / 3; display: flex; flex-wrap: wrap; gap: 0 8px; padding-bottom: 6px; }
@@ -54,7 +55,7 @@ svg .restart { stroke: var(--restart); stroke-width: 1.6; stroke-dasharray: 6 3;
 svg .bad { stroke: var(--bad); stroke-width: 1.2; opacity: 0.7; }
 .pair { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .memory .x { justify-content: space-around; }
-.wide { overflow-x: auto; } .wide th, .wide td { overflow-wrap: normal; }
+.wide { overflow-x: auto; margin-top: 8px; } .wide th, .wide td { white-space: nowrap; }
 svg path.reserved { stroke: var(--text); stroke-width: 2; } .key i.reserved { border-color: var(--text); }
 rect.purpose0 { fill: #4269d0; } rect.purpose1 { fill: #d99a00; } rect.purpose2 { fill: #3f9d8c; }
 rect.purpose3 { fill: #f0604d; } rect.purpose4 { fill: #9c6b4e; } rect.purpose5 { fill: #a463f2; }
@@ -62,6 +63,21 @@ rect.purpose3 { fill: #f0604d; } rect.purpose4 { fill: #9c6b4e; } rect.purpose5 
 .key i.purpose2 { border-color: #3f9d8c; } .key i.purpose3 { border-color: #f0604d; }
 .key i.purpose4 { border-color: #9c6b4e; } .key i.purpose5 { border-color: #a463f2; }
 .key i[class^=purpose] { border-top-width: 10px; vertical-align: 0; }
+.lanes { display: grid; grid-template-columns: 58px 1fr; gap: 8px 0; font-size: 12px; }
+.lanes > span { align-self: center; color: var(--dim); } .lanes svg { height: 50px; }
+.lanes path { stroke-width: 7px; } .lanes .lane3 { stroke-width: 11px; }
+.lane0 { stroke: #4269d0; } .lane1 { stroke: #f0604d; } .lane2 { stroke: #3f9d8c; }
+.lane3 { stroke: var(--dim); } .lane4 { stroke: var(--run1); } .lane5 { stroke: var(--run2); }
+.lane6 { stroke: var(--bad); }
+.key i.lane0 { border-color: #4269d0; } .key i.lane1 { border-color: #f0604d; }
+.key i.lane2 { border-color: #3f9d8c; }
+.key i.lane3 { border-color: var(--dim); } .key i.lane4 { border-color: var(--run1); }
+.key i.lane5 { border-color: var(--run2); } .key i.lane6 { border-color: var(--bad); }
+.key i[class^=lane] { border-top-width: 9px; vertical-align: 0; }
+.blocks { grid-template-rows: 300px 20px; } .blocks rect { stroke: var(--back); stroke-width: 0.5; }
+.phases { grid-column: 2; display: flex; font-size: 12px; color: var(--dim); }
+.phases span { overflow: hidden; padding: 3px 0 0 3px; border-left: 1px solid var(--rule);
+  white-space: nowrap; } summary { cursor: pointer; padding: 4px 0; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 4px 0 12px; }
 .key i { display: inline-block; width: 18px; height: 0; margin-right: 6px; vertical-align: 4px;
   border-top: 3px solid var(--run0); }
@@ -74,11 +90,13 @@ rect.purpose3 { fill: #f0604d; } rect.purpose4 { fill: #9c6b4e; } rect.purpose5 
 @media (max-width: 620px) { .x span:nth-child(even) { display: none; }
   .memory .x span:nth-child(even) { display: inline; }
   figcaption output { margin-left: 0; width: 100%; } }
+@media print { * { print-color-adjust: exact; }
+  .wide { overflow: visible; } .wide th, .wide td { white-space: normal; } }
 )";
 
 const char* const report_script = R"(
 // Shows the values of the bucket under the pointer.
-for (const chart of document.querySelectorAll(".chart")) {
+for (const chart of document.querySelectorAll("[data-points]")) {
   const shown = chart.querySelector("output"), plot = chart.querySelector(".plot");
   const still = shown.textContent, set = chart.dataset, width = Number(set.width);
   const points = set.points.split(";").filter(Boolean).map(p => p.split(",").map(Number));

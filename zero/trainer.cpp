@@ -373,18 +373,23 @@ std::optional<TrainedStep> Trainer::step() {
         "trainer: step {}: expected no gradients, got {} micro-batches of a step that "
         "did not end; try Engine::drop_gradients()",
         step, engine.micro_batches());
-  const bool traced = step >= s.options.trace_first && step < s.options.trace_end;
-  const TraceScope trace(s.device, traced ? s.options.trace : nullptr, engine.world().rank());
-  TraceSpan span(s.device.compute(), "step");
-  span.add("step", step);
+  const bool traced =
+      s.options.trace && step >= s.options.trace_first && step < s.options.trace_end;
   engine.world().set_step(step);
   s.losses.clear();
   s.given_up = false;
   std::optional<TrainedStep> done;
-  try {
-    done = s.attempt();
-  } catch (const StopTraining&) {
+  {
+    const TraceScope trace(s.device, traced ? s.options.trace : nullptr, engine.world().rank());
+    TraceSpan span(s.device.compute(), "step");
+    span.add("step", step);
+    try {
+      done = s.attempt();
+    } catch (const StopTraining&) {
+    }
   }
+  if (done && traced && s.report && step + 1 == s.options.trace_end)
+    s.report->add_timeline(*s.options.trace);
   s.losses.clear();
   if (!done && engine.steps() == step) engine.drop_gradients();
   return done;

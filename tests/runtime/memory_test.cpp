@@ -7,8 +7,10 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/own_process.h"
+#include "zerograd/runtime/memory_blocks.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/tensor.h"
+#include "zerograd/runtime/text/format.h"
 
 using namespace zg;
 
@@ -53,6 +55,45 @@ TEST_CASE(
     CHECK(message.find("cpu:0") != std::string::npos);
   }
   CHECK(device.memory().live() == 6 << 20);
+}
+
+TEST_CASE("a record of blocks has the name, address, phase, allocation and free of each") {
+  const Device device = Device::meta();
+  const auto bytes = [&](const char* name, int64_t count) {
+    const NameScope scope(device, name);
+    return Tensor::empty({count}, DType::u8, device);
+  };
+  BlockRecord record(device);
+  const Tensor kept = bytes("kept", 100);
+  Tensor freed = bytes("freed", 256);
+  bytes("gone", 1);
+  record.restart();
+  {
+    const PhaseScope phase(device, "forward");
+    const PurposeScope purpose(device, Purpose::gradient);
+    bytes("short", 1000);
+    freed = {};
+  }
+  const MemoryBlocks got = record.recorded();
+  CHECK(got.events == 3);
+  const auto row = [](const MemoryBlock& block) {
+    return fmt::format("{} {}+{} {} in {}, {} to {}", block.name, block.offset, block.bytes,
+                       name_of(block.purpose), block.phase, block.begin,
+                       block.end == INT64_MAX ? -1 : block.end);
+  };
+  REQUIRE(got.blocks.size() == 3);
+  CHECK(row(got.blocks[0]) == "kept 0+256 activation in outside, -1 to -1");
+  CHECK(row(got.blocks[1]) == "freed 256+256 activation in outside, -1 to 2");
+  CHECK(row(got.blocks[2]) == "short 512+1024 gradient in forward, 0 to 1");
+  REQUIRE(got.phases.size() == 2);
+  CHECK(got.phases[0].name == "forward");
+  CHECK(got.phases[0].begin == 0);
+  CHECK(got.phases[1].name == "outside");
+  CHECK(got.phases[1].begin == 3);
+  BlockRecord few(device, 1);
+  const Tensor first = bytes("first", 1), second = bytes("second", 1);
+  REQUIRE(few.recorded().blocks.size() == 1);
+  CHECK(few.recorded().blocks[0].name == "first");
 }
 
 TEST_CASE(

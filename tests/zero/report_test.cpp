@@ -1,14 +1,18 @@
 // The page of a run: envelopes of what streams, and HTML that an XML parser reads.
 #include "zerograd/zero/report.h"
 
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <random>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/perceptron.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/trace.h"
 #include "zerograd/zero/metrics.h"
 
 namespace zg::testing {
@@ -126,6 +130,25 @@ TEST_CASE("ten million steps make a small page, and every curve has them all") {
   CHECK(contains(checked_page(page), ">100000 skipped<"));
 }
 
+TEST_CASE("the page of a file of ten million steps is made within 60 s") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl", one = folder / "one.jsonl",
+                    head = "{\"step\":";
+  zero::MetricsFile(one, /*resumed=*/false, 0).write(record_at(0, 1.0 / 3.0));
+  const std::string line = read_text(one);
+  REQUIRE(line.starts_with(head + "0,"));
+  std::ofstream file(path);
+  for (int64_t step = 0; step < 10'000'000; ++step)
+    file << head << step << std::string_view(line).substr(head.size() + 1);
+  file.close();
+  const auto start = std::chrono::steady_clock::now();
+  zero::RunPage page;
+  page.runs.emplace_back().read(path);
+  CHECK(page.runs[0].loss.all().count == 10'000'000);
+  CHECK(checked_page(page).size() < 2 << 20);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
+}
+
 TEST_CASE("a page without steps, with one, and with none that is finite is well-formed") {
   zero::RunPage page;
   checked_page(page);
@@ -169,6 +192,92 @@ TEST_CASE("a page shows memory by purpose, its peak to the byte, and each rank's
                  "<td>3</td><td>host</td><td class=\"n\"></td><td class=\"n\"></td>"
                  "<td class=\"n\">2.5</td>"));
   CHECK(contains(html, "<p>and 6 more ranks</p>"));
+}
+
+TEST_CASE("a page draws a step's lanes of each rank") {
+  constexpr int64_t ms = 1'000'000;
+  zero::ReportedTimeline timeline{.step = 7, .end_ns = 100 * ms};
+  timeline.ranks.resize(66);
+  zero::ReportedTimeline::Rank& rank = timeline.ranks[63];
+  rank.lanes[zero::ReportedTimeline::communication] = {{25 * ms, 50 * ms}, {90 * ms, 90 * ms + 1}};
+  rank.busy_ns[zero::ReportedTimeline::communication] = 25 * ms;
+  const std::string html = checked_page(zero::RunPage{.timeline = timeline});
+  CHECK(contains(html, "<h2>Step 7 by rank</h2>"));
+  CHECK(contains(html, "<span>25 ms</span>"));
+  CHECK(contains(html,
+                 "communication 25 ms, copies 0 ms, waits 0 ms</title>"
+                 "<path class=\"lane4\" d=\"M250.0 27h250.0M900.0 27h0.5\"/>"));
+  CHECK(contains(html, "<tr><td>63</td>"));
+  CHECK(contains(html, "<p>and 2 more ranks</p>"));
+}
+
+TEST_CASE("a timeline has the last step of all ranks, whether they share a trace or not") {
+  using Timeline = zero::ReportedTimeline;
+  for (const bool is_shared : {true, false}) {
+    CAPTURE(is_shared);
+    const auto trace = std::make_shared<Trace>();
+    Timeline got;
+    run_local(2, [&](Communicator& ranks, const Device&) {
+      const int rank = ranks.rank();
+      const std::shared_ptr<Trace> own = is_shared ? trace : std::make_shared<Trace>();
+      const auto add = [&](Trace::Kind kind, const char* name, int64_t begin, int64_t end) {
+        const int64_t late = 1000 * rank;
+        own->span({rank, "compute", kind, name, begin + late, end + late, {}});
+      };
+      add(Trace::Kind::kernel, "before", 100, 900);
+      add(Trace::Kind::kernel, "matmul", 2000, 4000);
+      add(Trace::Kind::op, "linear", 2000, 9000);
+      add(Trace::Kind::kernel, "matmul", 3000, 5000 + 100 * rank);
+      add(Trace::Kind::kernel, "gelu", 5109, 5209);
+      add(Trace::Kind::wait, "gather", 10900, 11100);
+      own->span({rank, "compute", Trace::Kind::phase, "step", 0, 950, {{"step", 4}}});
+      own->span({rank,
+                 "compute",
+                 Trace::Kind::phase,
+                 "step",
+                 1000 + 1000 * rank,
+                 11000 + 1000 * rank,
+                 {{"step", 5}}});
+      const Timeline mine = Timeline::of(ranks, *own);
+      if (rank == 0) got = mine;
+    });
+    CHECK(got.step == 5);
+    REQUIRE(got.ranks.size() == 2);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      CAPTURE(rank);
+      const auto late =
+          is_shared ? 1000 * static_cast<int64_t>(rank) : got.ranks[rank].lanes[3][0].first - 1000;
+      const int64_t more = 100 * static_cast<int64_t>(rank);
+      CHECK(got.ranks[rank].busy_ns[Timeline::compute] == 3100 + more);
+      const Timeline::Spans joined = {{1000 + late, 4209 + late}},
+                            apart = {{1000 + late, 4000 + late}, {4109 + late, 4209 + late}};
+      CHECK(got.ranks[rank].lanes[Timeline::compute] == (rank == 1 ? joined : apart));
+      CHECK(got.ranks[rank].lanes[Timeline::waits] == Timeline::Spans{{9900 + late, 10000 + late}});
+    }
+    if (is_shared) CHECK(got.end_ns == 11000);
+  }
+}
+
+TEST_CASE("a page shows blocks by address and event, and the largest at the peak") {
+  zero::RunPage page;
+  page.blocks = {.blocks = {{0, 1 << 20, Purpose::parameter, "<weights>", "outside", -1, INT64_MAX},
+                            {1 << 20, 3 << 20, Purpose::activation, "x", "forward", 0, 3},
+                            {4 << 20, 1 << 19, Purpose::gradient, "dx", "backward", 1, INT64_MAX},
+                            {5 << 20, 1 << 19, Purpose::gradient, "dx", "backward", 2, INT64_MAX},
+                            {1 << 20, 2 << 20, Purpose::workspace, "late", "step", 4, 5}},
+                 .phases = {{0, "forward"}, {1, "backward"}, {4, "step"}},
+                 .events = 6};
+  const std::string html = checked_page(page);
+  CHECK(contains(html, "The line is at the peak, 5242880 bytes."));
+  CHECK(contains(html, "x: 3145728 bytes, activation, forward to backward<"));
+  CHECK(contains(html, "&lt;weights&gt;: 1048576 bytes, parameter, before the step to after the"));
+  const std::string table = html.substr(html.find("the largest tensors at the peak"));
+  CHECK(table.find("<td>x</td>") < table.find("<td>&lt;weights&gt;</td>"));
+  CHECK(contains(table,
+                 "<tr><td class=\"n\">2</td><td class=\"n\">524288</td><td>dx</td>"
+                 "<td>gradient</td><td>backward</td><td>after the step</td></tr>"));
+  CHECK_FALSE(contains(table, "<td>late</td>"));
+  CHECK(contains(html, "<details><summary>backward</summary>"));
 }
 
 TEST_CASE("texts on a page are escaped") {
@@ -237,6 +346,17 @@ TEST_CASE("a trainer writes the page of its run by one option") {
   CHECK(contains(html, "id=\"loss\" data-points=\"0,1,"));
   CHECK(contains(html, ";9,1,"));
   CHECK(contains(html, "<td>2, ZeRO stage 0</td>"));
+  job.options.trace = std::make_shared<Trace>();
+  job.options.trace_first = 2;
+  job.options.trace_end = 4;
+  CHECK(run(job).hash == with);
+  const std::string traced = checked_page(folder / "page.html");
+  CHECK(contains(traced, "<h2>Step 3 by rank</h2>"));
+  for (const char* rank : {"rank 0", "rank 1"}) {
+    const std::string lanes = traced.substr(traced.find(std::string("<span>") + rank), 20000);
+    for (const char* lane : {"lane0", "lane1", "lane2", "lane3", "lane4"})
+      CHECK_MESSAGE(contains(lanes.substr(0, lanes.find("</svg>")), lane), rank, " lacks ", lane);
+  }
   job.options.report->path = folder / "none/page.html";
   std::vector<std::string> warnings;
   job.hooks.warn = [&](const std::string& warning) { warnings.push_back(warning); };

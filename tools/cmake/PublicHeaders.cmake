@@ -14,6 +14,7 @@ set(ZG_ENGINE_HEADERS
     runtime/launches.h
     runtime/machine.h
     runtime/memory.h
+    runtime/memory_blocks.h
     runtime/memory_rows.h
     runtime/pending.h
     runtime/plan.h

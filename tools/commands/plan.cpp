@@ -343,6 +343,7 @@ void write_page(const Run& run, const RankMemory& first, const MemoryRecord& rec
                                     : zg::name_of(run.options.device_flags.type)},
                      {"library", fmt::format("zerograd {}", version())}});
   page.memory = {{"plan", first.rows}};
+  page.blocks = first.blocks;
   page.memory.front().rows.resize(std::min<size_t>(first.rows.size(), reported_steps * cell_count));
   for (int rank = 0; rank < std::min(most_ranks, run.options.ranks); ++rank)
     page.ranks.push_back(reported(rank == 0 ? first : dry_run_of_report(run, rank)));

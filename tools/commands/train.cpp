@@ -264,7 +264,10 @@ int train_with(TrainOptions options, const std::vector<std::string>& arguments) 
   apply_restart(options);
   Run run = prepare_run(options);
   check_budgets(run);
-  if (!options.report.empty()) run.planned_rows = dry_run_of_report(run, 0).rows;
+  if (!options.report.empty()) {
+    run.compared = compared_runs(options);
+    run.planned_rows = dry_run_of_report(run, 0).rows;
+  }
   int status = 0;
   try {
     status = train_on_ranks(run, options);

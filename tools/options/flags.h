@@ -31,6 +31,8 @@ Flag dtype_flag(Names names, T& dtype, const std::string& help) {
           }};
 }
 
+/// The paths of a list "F,F".
+std::vector<std::string> paths_in(const std::string& list);
 /// The checkpoints that a path names, or the model's folder or file.
 std::vector<NamedPath> checkpoints_in(const std::string& path);
 /// A flag whose value is a checkpoint, a folder of them, a model's folder or a file of weights.

@@ -165,6 +165,7 @@ struct TrainOptions : RunSpec {
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;
   std::string metrics, trace, report;    ///< files; empty: none
+  std::string compared_metrics;          ///< files, separated by commas
   zero::AuditOptions audit;              ///< as its flags say; without a path: none
   std::vector<std::string> command;      ///< the words of the command line
   std::optional<StepRange> trace_steps;  ///< absent: three steps after two of warm-up

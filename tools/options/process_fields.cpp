@@ -103,6 +103,14 @@ void parse_audit_ops(TrainOptions& options, const FlagValue& v) {
   options.audit.tensor = v.value.substr(std::min(end + 1, v.value.size()));
 }
 
+FlagRow compared_row() {
+  FlagRow row = path_row({"--compare-metrics"}, "F[,F...]", PathUse::reads,
+                         "files of --metrics of up to four earlier runs, which --report draws\n"
+                         "beside this one");
+  row.paths = [](const std::string& value) { return used(PathUse::reads, paths_in(value)); };
+  return row;
+}
+
 void parse_report_to(TrainOptions& options, const FlagValue& v) {
   for (const char* service : {"wandb", "comet_ml", "clearml", "mlflow", "aim"})
     if (v.value == service)
@@ -363,6 +371,7 @@ Fields output_fields() {
        path_row({"--report"}, "F", PathUse::writes,
                 "a page of the run, HTML: loss, rate, norm, throughput, memory, settings;\n"
                 "with --metrics a resumed run's page has the steps before it, too")},
+      {ZG_AT(compared_metrics), compared_row(), by_plan},
       {ZG_AT(trace),
        path_row({"--trace"}, "F", PathUse::writes,
                 "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
@@ -442,6 +451,13 @@ Fields checkpoint_fields() {
 }
 
 }  // namespace
+
+std::vector<std::string> paths_in(const std::string& list) {
+  std::vector<std::string> paths;
+  std::istringstream text(list);
+  for (std::string path; std::getline(text, path, ',');) paths.push_back(path);
+  return paths;
+}
 
 const std::vector<FieldGroup>& field_groups() {
   static const std::vector<FieldGroup> groups = {

@@ -52,6 +52,8 @@ void check_train(const TrainOptions& options) {
   const std::pair<bool, std::string> refusals[] = {
       {given("--trace-steps") && !given("--trace"),
        "--trace-steps: expected --trace F, which they are written to, got none"},
+      {given("--compare-metrics") && !given("--report"),
+       "--compare-metrics: expected --report F, which draws them, got none"},
       {given("--audit-ops") && !given("--audit"),
        "--audit-ops: expected --audit F, which they are written to, got none"},
       {given("--trace") && injection.fault == FaultInjection::Fault::flip,

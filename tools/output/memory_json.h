@@ -7,6 +7,7 @@
 
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/launches.h"
+#include "zerograd/runtime/memory_blocks.h"
 #include "zerograd/runtime/memory_rows.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/zero/states/model_states.h"
@@ -46,6 +47,7 @@ struct RankMemory : RankReport {
   std::optional<MemoryRow> start;
   std::vector<AxisWire> axes;  ///< the wire by axis; empty if ranks share only the data
   ModelSlice model_slice;
+  MemoryBlocks blocks = {};  ///< with --report: of rank 0, in the last reported step
   /// With --kernels: launches of the run's second step, or of its only one. Not in to_json().
   std::optional<StepLaunches> launches;
   /// In that step: tokens of all ranks, micro-batches of this rank. Not in to_json() either.

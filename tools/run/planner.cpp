@@ -10,6 +10,7 @@
 
 #include "bench/measure.h"
 #include "tools/options/fields.h"
+#include "tools/options/flags.h"
 #include "tools/options/given_flags.h"
 #include "tools/run/inputs.h"
 #include "tools/run/rank.h"
@@ -65,9 +66,29 @@ RankMemory dry_run_of_report(const Run& run, int rank) {
   return dry_run(first, rank);
 }
 
+std::vector<zero::RunCurves> compared_runs(const TrainOptions& options) {
+  std::vector<zero::RunCurves> runs;
+  const std::vector<std::string> paths = paths_in(options.compared_metrics);
+  if (paths.size() > zero::compared_most)
+    raise<ConfigError>("--compare-metrics: expected at most {} files, got {}", zero::compared_most,
+                       paths.size());
+  if (options.is_first_process())
+    for (const std::string& path : paths) try {
+        runs.emplace_back().name = path;
+        runs.back().read(path);
+        if (runs.back().end == 0)
+          raise<FileError>("{}: expected a line of --metrics for each step, got none", path);
+      } catch (const FileError& error) {
+        raise<FileError>("--compare-metrics: {}", error.what());
+      }
+  return runs;
+}
+
 zero::RunPage page_of(const Run& run) {
-  zero::RunPage page{.title = shell_line(run.options.command),
-                     .settings = settings_of(run.options, run.options)};
+  std::vector<std::string> words = run.options.command;
+  if (const auto at = std::ranges::find(words, "--restarted"); at != words.end())
+    words.erase(at, std::min(at + 2, words.end()));  // --max-restarts has added it
+  zero::RunPage page{.title = shell_line(words), .settings = settings_of(run.options, run.options)};
   const auto fact = [&](const char* name, const std::string& value) {
     if (!value.empty()) page.facts.emplace_back(name, value);
   };
@@ -75,6 +96,10 @@ zero::RunPage page_of(const Run& run) {
   fact("checksum of the data", run.options.contents.checksum);
   fact("resumed", run.resumed);
   fact("processor", bench::processor_name());
+  fact("commit", bench::commit);
+  for (const auto& [name, id] : zero::build_ids())
+    if (name == "program" || name.starts_with("libzerograd"))
+      fact(("build of the " + name).c_str(), id);
   return page;
 }
 

@@ -25,10 +25,10 @@ Run largest_steps(const Run& run);
 /// 0, which needs the most memory of its stage.
 std::vector<RankMemory> plan_stages(const Run& run);
 
-/// The first steps of the run that a page shows (--report).
-inline constexpr int64_t reported_steps = 3;
 /// Dry run of a rank that ends after these steps.
 RankMemory dry_run_of_report(const Run& run, int rank);
+/// The runs of --compare-metrics, named by their files. Throws ConfigError and FileError.
+std::vector<zero::RunCurves> compared_runs(const TrainOptions& options);
 /// The parts of a page that need no run: settings, data, processor.
 zero::RunPage page_of(const Run& run);
 /// The bytes of a rank after its last step, for a page.

@@ -115,6 +115,7 @@ Rank::Rank(const Run& run, Communicator& ranks, const Device& device)
   if (run.algorithms && !is_planned_) use_matmul_algorithms(run.algorithms, device);
   if (!options_.kernels.empty() && run.options.steps > run.steps_done)
     launches_.emplace(device_, std::min(run.steps_done + 1, run.options.steps - 1));
+  if (!options_.report.empty() && is_first()) blocks_.emplace(device_);
   {
     const PhaseScope phase(device_, "initialise");
     engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, options_.engine);
@@ -234,6 +235,12 @@ void Rank::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch) {
     zero::dump_gradients(options_.dump_gradients, *engine_);
   zero::note_memory(rows_, moment, batch);
   if (launches_) launches_->note(moment, batch);
+  if (blocks_ && moment == Moment::step_begins) blocks_->restart();
+  if (blocks_ && moment == Moment::step_done &&
+      engine_->steps() == std::min(run_.steps_done + reported_steps, options_.steps)) {
+    reported_blocks_ = blocks_->recorded();
+    blocks_.reset();
+  }
   if (flip_ && moment == Moment::step_done) flip_->end_step();
   if (moment == Moment::backward_begins && batch.last) inject_fault(Phase::backward);
   if (moment == Moment::optimizer_begins) inject_fault(Phase::step);
@@ -331,6 +338,7 @@ RankMemory Rank::count_memory() const {
   memory.rows = rows_.rows();
   if (memory.rows.empty()) memory.start = rows_.now();
   if (launches_) memory.launches = launches_->counted();
+  memory.blocks = reported_blocks_;
   memory.counted_tokens = counted_tokens_;
   memory.counted_micro_batches = counted_micro_batches_;
   if (options_.axes.model_ranks() == 1) return memory;

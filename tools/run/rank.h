@@ -149,6 +149,7 @@ class Rank {
   const bool is_planned_;
   Mesh mesh_;
   ParameterStore store_;
+  std::optional<BlockRecord> blocks_;  // with --report, in the first steps
   std::unique_ptr<RunModel> model_;
   std::unique_ptr<zero::Engine> engine_;
   std::unique_ptr<zero::Trainer> trainer_;
@@ -157,6 +158,7 @@ class Rank {
   SampleRange step_;  // samples of the newest step
   MemoryRows rows_;
   std::vector<MemoryRow> reported_rows_;           // of the first steps, with --report
+  MemoryBlocks reported_blocks_;                   // of the last one of them, on rank 0
   std::optional<zero::StepLaunchNotes> launches_;  // with --kernels
   // In the step that `launches_` counts: tokens of all ranks, micro-batches of this rank.
   int64_t counted_tokens_ = 0, counted_micro_batches_ = 0;

@@ -142,7 +142,8 @@ zero::ReportOptions Rank::report_options() const {
           .facts = page.facts,
           .settings = page.settings,
           .tokens = [this](int64_t, int64_t) { return model_->tokens(step_); },
-          .metrics = options_.metrics};
+          .metrics = options_.metrics,
+          .compared = run_.compared};
 }
 
 std::string Rank::description_of_adapters() const {
@@ -431,6 +432,8 @@ void Rank::note_end(const zero::TrainingEnd& end) {
 // Collective.
 void Rank::complete_report(const std::string& hash) {
   zero::Report* const report = trainer_->report();
+  if (!report && !options_.report.empty())
+    console_->log("--report: {} is not written: the run took no step", options_.report);
   if (!report) return;
   RankMemory now = memory_;
   now.rows = rows_.rows();
@@ -441,6 +444,7 @@ void Rank::complete_report(const std::string& hash) {
   if (!is_first()) return;
   zero::RunPage& page = report->page();
   page.memory = {{"this run", reported_rows_}, {"its plan", run_.planned_rows}};
+  page.blocks = reported_blocks_;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     zero::ReportedRank& kept = page.ranks.emplace_back();
     kept.rank = static_cast<int>(rank);

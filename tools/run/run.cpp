@@ -95,6 +95,10 @@ void resolve_base(Run& run, bool is_resumed) {
 
 bool TracedSteps::write() {
   is_written = true;
+  if (path.empty()) {
+    trace->clear();
+    return false;
+  }
   if (trace->is_empty()) {
     print_line(stderr, "trace: {} is not written: none of steps {} to {} was taken", path,
                steps.first, steps.end - 1);
@@ -306,12 +310,15 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   notes.push_back(std::move(resolved.note));
   for (const std::string& note : notes)
     if (!note.empty() && options.is_first_process()) print_line(stderr, "note: {}", note);
+  StepRange steps = options.trace_steps.value_or(steps_to_trace(run.steps_done, options.steps));
   if (!options.trace.empty()) {
-    const StepRange steps =
-        options.trace_steps.value_or(steps_to_trace(run.steps_done, options.steps));
     const std::string rank =
         options.is_first_process() ? "" : fmt::format(".rank{}", options.process->rank);
     run.traced = std::make_shared<TracedSteps>(TracedSteps{options.trace + rank, steps});
+  } else if (!options.report.empty() && !options.only_planned && options.kernels.empty() &&
+             options.injection.fault != FaultInjection::Fault::flip) {
+    steps.first = std::max(steps.first, steps.end - 1);
+    run.traced = std::make_shared<TracedSteps>(TracedSteps{"", steps});
   }
   check_outputs(run);
   if (options.seq2seq.config.empty() && options.model.layers < options.axes.pipeline)

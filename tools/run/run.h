@@ -16,13 +16,17 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/memory_rows.h"
 #include "zerograd/runtime/trace.h"
+#include "zerograd/zero/report.h"
 
 // A training run, and the state that it prepares before any rank starts.
 namespace zg::tools {
 
+/// The first steps of the run whose memory a page shows (--report).
+inline constexpr int64_t reported_steps = 3;
+
 /// The range of steps that --trace records, and the trace.
 struct TracedSteps {
-  const std::string path;  ///< the file of this process
+  const std::string path;  ///< the file of this process; empty: only for the page
   const StepRange steps;
   const std::shared_ptr<Trace> trace = std::make_shared<Trace>();
   bool is_written = false;
@@ -51,8 +55,9 @@ struct Run {
   std::vector<std::string> changes;  ///< differences from the checkpoint, one per line
   std::string data_line;             ///< log line about the data and its tokens
   double epoch_samples = 0.0;  ///< samples per epoch; 0: the run's length is not given in epochs
-  std::vector<MemoryRow> planned_rows;  ///< with --report: rank 0's first steps, as planned
-  std::shared_ptr<TracedSteps> traced;  ///< null: no trace was requested
+  std::vector<zero::RunCurves> compared;  ///< with --report: the runs of --compare-metrics
+  std::vector<MemoryRow> planned_rows;    ///< with --report: rank 0's first steps, as planned
+  std::shared_ptr<TracedSteps> traced;    ///< null: no trace was requested
   /// The algorithms in the file of --matmul-algorithms; null: the flag is not given.
   std::shared_ptr<const MatmulAlgorithms> algorithms;
 };
