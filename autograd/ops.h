@@ -3,6 +3,7 @@
 #include <concepts>
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "zerograd/autograd/tape.h"
@@ -36,7 +37,16 @@ ZG_API Var mul(const Var& a, double b);  ///< b is not rounded
 ZG_API Var div(const Var& a, double b);  ///< floating a: multiplies by 1 / b, which is not rounded
 ZG_API Var div(double a, const Var& b);  ///< a is rounded to b's dtype
 ZG_API Var pow(const Var& a, double b);
+/// log(exp(a) + exp(b)) without overflow; floating. As in PyTorch two equal infinities give this
+/// infinity and gradients of NaN.
+ZG_API Var logaddexp(const Var& a, const Var& b);
+/// a - floor(a / b) b, exactly, with the sign of b: torch.remainder; floating. NaN if a is infinite
+/// or b is 0. The gradients are 1 and -floor(a / b).
+ZG_API Var remainder(const Var& a, const Var& b);
+ZG_API Var remainder(const Var& a, double b);
 ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
+ZG_API Var where(const Var& condition, const Var& a, double b);      ///< b is rounded to a's dtype
+ZG_API Var where(const Var& condition, double a, const Var& b);
 /// x where the mask is false, elsewhere `value`, rounded to x's dtype. The mask is bool and
 /// broadcasts.
 ZG_API Var masked_fill(const Var& x, const Var& mask, double value);
@@ -58,6 +68,12 @@ ZG_API Var less(const Var& a, double b);
 ZG_API Var less_equal(const Var& a, double b);
 ZG_API Var greater(const Var& a, double b);
 ZG_API Var greater_equal(const Var& a, double b);
+// --- logic: constants of dtype bool; a, b and x are bool and broadcast ---
+ZG_API Var logical_and(const Var& a, const Var& b);
+ZG_API Var logical_or(const Var& a, const Var& b);
+ZG_API Var logical_not(const Var& x);
+ZG_API Var isnan(const Var& x);     ///< x is floating
+ZG_API Var isfinite(const Var& x);  ///< neither infinite nor NaN; x is floating
 
 // --- unary ---
 ZG_API Var neg(const Var& x);
@@ -84,6 +100,31 @@ ZG_API Var erf(const Var& x);
 /// gradient is 1 / (1 + x).
 ZG_API Var log1p(const Var& x);
 ZG_API Var silu(const Var& x);
+// The next ones: as the four above. -0 gives -0 where the function is 0 there.
+ZG_API Var floor(const Var& x);   ///< the gradient is 0, as of the next three
+ZG_API Var ceil(const Var& x);    ///< the least integer that is not below x
+ZG_API Var round(const Var& x);   ///< the nearest integer; of two the even one
+ZG_API Var sign(const Var& x);    ///< 1, -1, or 0 for 0 and NaN
+ZG_API Var square(const Var& x);  ///< x * x
+/// exp(x) - 1, without loss of digits near 0. Within 2 ulp (HPU: 3).
+ZG_API Var expm1(const Var& x);
+ZG_API Var exp2(const Var& x);  ///< as pow(2, x)
+/// Exact for powers of two. Within 2 ulp (HPU: 3). -infinity for 0, NaN below.
+ZG_API Var log2(const Var& x);
+ZG_API Var softplus(const Var& x);    ///< log(1 + exp(x)), without overflow
+ZG_API Var logsigmoid(const Var& x);  ///< log(sigmoid(x)) = -softplus(-x)
+/// x if x > 0, else alpha * (exp(x) - 1), whose slope at 0 counts.
+ZG_API Var elu(const Var& x, double alpha = 1.0);
+ZG_API Var leaky_relu(const Var& x, double slope = 0.01);  ///< x if x > 0, else slope * x
+/// x * min(max(x + 3, 0), 6) / 6. The gradient at -3 is 0, at 3 it is 1.
+ZG_API Var hard_swish(const Var& x);
+/// sin(x) / cos(x). Within 4 ulp (HPU: 8).
+ZG_API Var tan(const Var& x);
+ZG_API Var asin(const Var& x);  ///< within 8 ulp; NaN beyond [-1, 1], as acos
+ZG_API Var acos(const Var& x);
+ZG_API Var atan(const Var& x);  ///< within 3 ulp (HPU: 5)
+ZG_API Var sinh(const Var& x);  ///< within 8 ulp (HPU: 16), as cosh; overflows as the value
+ZG_API Var cosh(const Var& x);
 ZG_API Var gelu(const Var& x, Activation form = Activation::gelu_tanh);  ///< gelu_tanh | gelu_erf
 
 // --- reductions; without axes: over all of them ---
@@ -112,10 +153,22 @@ ZG_API Var min(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// variance, 0 for a population's. bf16 and f16 are computed in f32. Throws ShapeError unless there
 /// are more elements than that.
 ZG_API Var var(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
+/// sqrt(var(x)). The gradient is 0 where it is 0.
+ZG_API Var std(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
+/// The product, 1 of no elements; x is floating. Made of log2(extent) products of halves along each
+/// axis, so that the gradient is exact where x has zeros.
+ZG_API Var prod(const Var& x, const Axes& axes = {}, bool keep_axes = false);
+/// Whether an element is true, or all are; x is bool, the result is a constant. Of no elements
+/// false and true.
+ZG_API Var any(const Var& x, const Axes& axes = {}, bool keep_axes = false);
+ZG_API Var all(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// log(sum(exp(x))), computed without overflow; infinite if an element is +inf or all are -inf.
 /// Throws ShapeError if there are no elements.
 ZG_API Var logsumexp(const Var& x, const Axes& axes = {}, bool keep_axes = false);
-ZG_API Var argmax(const Var& x, int axis = -1, bool keep_axis = false);  ///< constant, i64
+/// The place of the first largest (smallest) element: a constant, i64. NaN counts as largest (as
+/// smallest).
+ZG_API Var argmax(const Var& x, int axis = -1, bool keep_axis = false);
+ZG_API Var argmin(const Var& x, int axis = -1, bool keep_axis = false);
 struct LargestElements {
   Var values;      ///< x's dtype and shape, with k elements along the axis
   Tensor indices;  ///< i64, where they are in x along the axis
@@ -150,9 +203,20 @@ inline Var stack(std::initializer_list<Var> parts, int axis) {
 ZG_API Var repeat(const Var& x, std::initializer_list<int64_t> counts);
 /// x with `before` and `after` elements of `value` at both ends of an axis. x is floating.
 ZG_API Var pad(const Var& x, int axis, int64_t before, int64_t after, double value = 0.0);
-/// y[i] = x[0] + ... + x[i] along an axis, in x's dtype. x is floating. Made of log2(extent)
+/// y[i] = x[0] + ... + x[i] along an axis, in x's dtype, floating | i32 | i64. Made of log2(extent)
 /// additions of shifted tensors: the order of a sum depends on its length alone.
 ZG_API Var cumsum(const Var& x, int axis);
+ZG_API Var cumprod(const Var& x, int axis);       ///< the same of products; x is floating
+ZG_API Var logcumsumexp(const Var& x, int axis);  ///< the same of logaddexp()
+/// The elements along some axes in reverse order.
+ZG_API Var flip(const Var& x, const Axes& axes);
+/// y[(i + shift) mod extent] = x[i] along an axis: torch.roll.
+ZG_API Var roll(const Var& x, int64_t shift, int axis);
+/// x [n]: a matrix with x on a diagonal, j = i + `diagonal`, and 0 elsewhere, floating. x of rank
+/// 2: its diagonal.
+ZG_API Var diag(const Var& x, int64_t diagonal = 0);
+/// Axis i of the grids is the vector axes[i]: torch.meshgrid(indexing="ij").
+ZG_API std::vector<Var> meshgrid(std::span<const Var> axes);
 /// The lower (tril) or upper triangle of the last two axes, which includes the diagonal j = i +
 /// `diagonal`; 0 elsewhere. x is floating.
 ZG_API Var tril(const Var& x, int64_t diagonal = 0);
@@ -169,6 +233,11 @@ ZG_API Var gather(const Var& x, int axis, const Tensor& index);
 /// of index, in rising j. The extents of index are at most those of source and, except along the
 /// axis, at most those of base. Elements of source outside of index have a gradient of 0.
 ZG_API Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source);
+/// x's slices at the places of an index [n], i32 | i64, along an axis. A place that x has not is a
+/// ShapeError of the next synchronize().
+ZG_API Var index_select(const Var& x, int axis, const Tensor& index);
+/// x's elements at places of its flat elements, i32 | i64; y has index's shape.
+ZG_API Var take(const Var& x, const Tensor& index);
 ZG_API Var cast(const Var& x, DType dtype);
 /// The same tensor as a constant: a number, without a gradient.
 ZG_API Var detach(const Var& x);
@@ -180,6 +249,22 @@ ZG_API Tensor arange(int64_t begin, int64_t end, DType dtype, const Device& devi
 /// same value on every device; rounded to a floating dtype.
 ZG_API Tensor randn(const Shape& shape, uint64_t seed, const std::string& name, DType dtype,
                     const Device& device);
+/// The same for numbers uniform in [low, high), which may round to `high`; 1 with probability p,
+/// else 0; whole numbers in [low, high); and the numbers 0 to count - 1 in random order, i64.
+/// ConfigError unless 0 <= p <= 1, low < high.
+ZG_API Tensor uniform(const Shape& shape, uint64_t seed, const std::string& name, double low,
+                      double high, DType dtype, const Device& device);
+ZG_API Tensor bernoulli(const Shape& shape, double p, uint64_t seed, const std::string& name,
+                        DType dtype, const Device& device);
+ZG_API Tensor randint(const Shape& shape, int64_t low, int64_t high, uint64_t seed,
+                      const std::string& name, DType dtype, const Device& device);
+ZG_API Tensor permutation(int64_t count, uint64_t seed, const std::string& name,
+                          const Device& device);
+/// `count` numbers at equal distances from begin to end, both included: torch.linspace.
+ZG_API Tensor linspace(double begin, double end, int64_t count, DType dtype, const Device& device);
+/// 1 where j = i, else 0.
+ZG_API Tensor eye(int64_t rows, int64_t columns, DType dtype, const Device& device);
+ZG_API Tensor full_like(const Tensor& x, double value);
 /// [..., classes], 1 at [..., ids[...]] and 0 elsewhere. ids: i32 | i64; an id outside of
 /// [0, classes) gives a row of zeros.
 ZG_API Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype = DType::f32);
@@ -187,6 +272,16 @@ ZG_API Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype = DType::f
 // --- products ---
 /// [..., M, K] x [..., K, N] = [..., M, N]; leading axes broadcast.
 ZG_API Var matmul(const Var& a, const Var& b);
+/// Sums of products by the letters of axes, floating: "bthd,bshd->bhts". "..." stands for leading
+/// axes, which broadcast; a letter twice in one operand takes a diagonal; without "->" the result
+/// has the letters that come once, in alphabetical order. Multiplied from left to right by matmul.
+ZG_API Var einsum(const std::string& equation, std::span<const Var> operands);
+inline Var einsum(const std::string& equation, std::initializer_list<Var> operands) {
+  return einsum(equation, std::span(operands.begin(), operands.size()));
+}
+/// Sums over pairs of axes, of a and b in their order: torch.tensordot.
+ZG_API Var tensordot(const Var& a, const Var& b, const Axes& axes_of_a, const Axes& axes_of_b);
+ZG_API Var outer(const Var& a, const Var& b);  ///< y[i][j] = a[i] * b[j]
 /// y = activation(x weight^T + bias); x [..., in], weight [out, in], bias [out] or absent. Saves
 /// the values that backward of the activation needs.
 ZG_API Var linear(const Var& x, const Var& weight, const Var& bias = {},

@@ -33,6 +33,10 @@ std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_in
 /// error of an ulp.
 inline const auto few_roundings = roundings(8.0, 8.0);
 
+/// Those that element_ops() times; unary_ops() has the others.
+inline constexpr UnaryOp timed_unary_ops[] = {UnaryOp::silu, UnaryOp::sin, UnaryOp::cos,
+                                              UnaryOp::erf, UnaryOp::log1p};
+
 Op unary_op(const std::string& name, UnaryOp op);
 Op binary_op(const std::string& name, BinaryOp op);
 

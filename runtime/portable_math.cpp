@@ -16,12 +16,6 @@ Two<double> product(const Two<double>& a, const Two<double>& b) {
 
 constexpr double ln2_rest = 0x1.cc01f97b57a08p-87;
 
-/// (e^(x + rest) - 1) / 2^k.
-Two<double> less_one(const ExpParts<double>& e) {
-  const Two all = sum(1 - scaled(1.0, -e.k), e.high);
-  return ordered_sum(all.high, all.low + e.low);
-}
-
 /// 2 atanh(s) = 2 (s + s^3 / 3 + ...) is the logarithm of (1 + s) / (1 - s): of m for s = (m - 1) /
 /// (m + 1).
 Two<double> precise_log(double x) {
@@ -111,14 +105,9 @@ double sine(double x, uint64_t quarters) {
 double exp(double x) { return exp_of(x); }
 double log(double x) { return log_of(x); }
 double log1p(double x) { return log1p_of(x); }
-
-double expm1(double x) {
-  if (x == 0 || std::isnan(x)) return x;
-  if (x > 710) return infinity;
-  if (x < -40) return -1;
-  const ExpParts e(x, 0.0);
-  return scaled(less_one(e).high, e.k);
-}
+double log2(double x) { return log2_of(x); }
+double expm1(double x) { return expm1_of(x); }
+double atan(double x) { return atan_of(x); }
 
 double tanh(double x) {
   if (x == 0 || std::isnan(x)) return x;

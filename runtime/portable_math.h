@@ -3,9 +3,9 @@
 // consist of additions, products, divisions, fma and bits of numbers, which IEEE 754 defines. The
 // library uses no others (tests/check_symbols.py).
 //
-// An error is at most 1 ulp, of tanh, erf, erfc and expm1 at most 2 (measured in
-// tests/runtime/portable_math_test.cpp: 1.5, 1.2, 1.7, 1.2). Those of f32 are computed in f64 and
-// rounded, so their errors are at most 0.501 ulp. Special values are those of C (Annex F).
+// An error is at most 1 ulp, of tanh, erf, erfc, expm1 and log2 at most 2 (measured in
+// tests/runtime/portable_math_test.cpp: 1.5, 1.2, 1.7, 1.2, 1.7). Those of f32 are computed in f64
+// and rounded, so their errors are at most 0.501 ulp. Special values are those of C (Annex F).
 
 #include "zerograd/runtime/api.h"
 
@@ -23,6 +23,8 @@ ZG_API double erfc(double x);
 ZG_API double exp2(double x);
 ZG_API double expm1(double x);
 ZG_API double log1p(double x);
+ZG_API double log2(double x);
+ZG_API double atan(double x);
 ZG_API double pow(double x, double y);
 
 ZG_API float exp(float x);

@@ -174,6 +174,21 @@ inline N exp_of(N x) {
   return exp_of_sum(x, N{});
 }
 
+/// (e^(x + rest) - 1) / 2^k.
+template <class N>
+inline Two<N> less_one(const ExpParts<N>& e) {
+  const Two<N> whole = sum(1.0 - scaled(all<N>(1), -e.k), e.high);
+  return ordered_sum(whole.high, whole.low + e.low);
+}
+template <class N>
+inline N expm1_of(N x) {
+  const ExpParts<N> e(x, N{});
+  N value = scaled(less_one(e).high, e.k);
+  value = x > 710.0 ? all<N>(infinity) : value;
+  value = x < -40.0 ? all<N>(-1) : value;
+  return x == 0.0 ? x : x != x ? x : value;
+}
+
 /// x = m 2^k with m in [sqrt(1/2), sqrt(2)), for finite x > 0.
 template <class N>
 struct Split {
@@ -208,11 +223,39 @@ template <class N>
 inline N log_of(N x) {
   return log_plus(x, N{});
 }
+/// Exact for powers of two.
+template <class N>
+inline N log2_of(N x) {
+  const Split<N> split(x);
+  const N natural = log_of(x), value = split.k + log_of(split.m) * (1 / (ln2.high + ln2.low));
+  return size_of(natural) < infinity ? value : natural;
+}
 template <class N>
 inline N log1p_of(N x) {
   const Two<N> whole = sum(all<N>(1), x);
   const N value = log_plus(whole.high, whole.low / whole.high);
   return x == 0.0 ? x : value;
+}
+
+/// atan of the Cephes library: from at most 0.66 by a quotient of polynomials; larger ones are pi /
+/// 4 or pi / 2 away.
+template <class N>
+inline N atan_of(N x) {
+  constexpr Terms<5> above = {{-64.85021904942025371773, -122.8866684490136173410,
+                               -75.00855792314704667340, -16.15753718733365076637,
+                               -0.8750608600031904122785}};
+  constexpr Terms<6> below = {{194.5506571482613964425, 485.3903996359136964868,
+                               432.8810604912902668951, 165.0270098316988542046,
+                               24.85846490142306297962, 1.0}};
+  constexpr Two<double> quarter{0x1.921fb54442d18p-1, 0x1.1a62633145c07p-55};  // of pi
+  const N size = size_of(x), turns = size > 2.414213562373095 ? all<N>(2) : all<N>(1);
+  const N high = turns * quarter.high, low = turns * quarter.low;
+  const auto is_small = size <= 0.66;
+  const N t = is_small                   ? size
+              : size > 2.414213562373095 ? -1.0 / size
+                                         : (size - 1.0) / (size + 1.0);
+  const N z = t * t, value = t + t * (z * polynomial(above, z) / polynomial(below, z));
+  return with_sign_of(is_small ? value : high + (value + low), x);
 }
 
 template <class N>

@@ -28,6 +28,21 @@ int new_axis(const char* op, const Shape& shape, int axis) {
   return place;
 }
 
+/// y[i] = x[0] combined with ... x[i]: after a round each element has twice as many (Hillis and
+/// Steele 1986).
+Var scanned(const char* op, const Var& x, int axis, Var (*combine)(const Var&, const Var&)) {
+  const Shape shape = operand(op, "x", x).shape();
+  axis = axis_of(op, shape, axis);
+  const int64_t extent = shape[axis];
+  Var y = x;
+  for (int64_t shift = 1; shift < extent; shift *= 2) {
+    const Var first = slice(y, axis, 0, shift), before = slice(y, axis, 0, extent - shift);
+    const Var later = slice(y, axis, shift, extent);
+    y = concat({first, combine(later, before)}, axis);
+  }
+  return y;
+}
+
 /// x with 0 where column j of row i is kept by neither triangle: j - i > diagonal (lower) or j - i
 /// < diagonal (upper). The mask is made on the host: a byte for each element of the last two axes.
 Var triangle(const char* op, const Var& x, int64_t diagonal, bool lower) {
@@ -90,22 +105,39 @@ Var pad(const Var& x, int axis, int64_t before, int64_t after, double value) {
   return concat(parts, axis);
 }
 
-Var cumsum(const Var& x, int axis) {
-  const Shape shape = floating_operand("cumsum", "x", x).shape();
-  axis = axis_of("cumsum", shape, axis);
-  // After a round each element is the sum of twice as many (Hillis and Steele 1986).
-  Var y = x;
-  for (int64_t shift = 1; shift < shape[axis]; shift *= 2) {
-    const Var shifted = pad(slice(y, axis, 0, shape[axis] - shift), axis, shift, 0);
-    y = add(y, shifted);
-  }
-  return y;
+Var cumsum(const Var& x, int axis) { return scanned("cumsum", x, axis, add); }
+Var cumprod(const Var& x, int axis) {
+  floating_operand("cumprod", "x", x);
+  return scanned("cumprod", x, axis, mul);
 }
+Var logcumsumexp(const Var& x, int axis) { return scanned("logcumsumexp", x, axis, logaddexp); }
 
 Var rsqrt(const Var& x) {
   floating_operand("rsqrt", "x", x);
   const Var root = sqrt(x);
   return reciprocal(root);
+}
+
+Var exp2(const Var& x) { return pow(number_like(2.0, floating_operand("exp2", "x", x)), x); }
+
+Var logsigmoid(const Var& x) {
+  floating_operand("logsigmoid", "x", x);
+  const Var negative = neg(x);
+  const Var loss = softplus(negative);
+  return neg(loss);
+}
+
+Var elu(const Var& x, double alpha) {
+  floating_operand("elu", "x", x);
+  const Var positive = greater(x, 0.0);
+  const Var below = masked_fill(x, positive, 0.0);  // without an infinite slope beside x
+  const Var curve = expm1(below);
+  return where(positive, x, mul(curve, alpha));
+}
+
+Var leaky_relu(const Var& x, double slope) {
+  floating_operand("leaky_relu", "x", x);
+  return where(greater(x, 0.0), x, mul(x, slope));
 }
 
 Var masked_fill(const Var& x, const Var& mask, double value) {

@@ -176,6 +176,17 @@ Var pow(const Var& a, const Var& b) {
   floating_operand("pow", "a", a);
   return recorded_binary("pow", BinaryOp::power, a, b);
 }
+Var logaddexp(const Var& a, const Var& b) {
+  floating_operand("logaddexp", "a", a);
+  return recorded_binary("logaddexp", BinaryOp::logaddexp, a, b);
+}
+Var remainder(const Var& a, const Var& b) {
+  floating_operand("remainder", "a", a);
+  return recorded_binary("remainder", BinaryOp::remainder, a, b);
+}
+Var remainder(const Var& a, double b) {
+  return remainder(a, constant("remainder", b, operand("remainder", "a", a)));
+}
 
 Var add(const Var& a, double b) { return add(a, constant("add", b, operand("add", "a", a))); }
 Var pow(const Var& a, double b) { return pow(a, constant("pow", b, operand("pow", "a", a))); }
@@ -242,6 +253,13 @@ Var where(const Var& condition, const Var& a, const Var& b) {
                 });
 }
 
+Var where(const Var& condition, const Var& a, double b) {
+  return where(condition, a, constant("where", b, operand("where", "a", a)));
+}
+Var where(const Var& condition, double a, const Var& b) {
+  return where(condition, constant("where", a, operand("where", "b", b)), b);
+}
+
 Var exp(const Var& x) { return recorded_unary("exp", UnaryOp::exp, x); }
 Var log(const Var& x) { return recorded_unary("log", UnaryOp::log, x); }
 Var sqrt(const Var& x) { return recorded_unary("sqrt", UnaryOp::sqrt, x); }
@@ -255,6 +273,21 @@ Var cos(const Var& x) { return recorded_unary("cos", UnaryOp::cos, x); }
 Var erf(const Var& x) { return recorded_unary("erf", UnaryOp::erf, x); }
 Var log1p(const Var& x) { return recorded_unary("log1p", UnaryOp::log1p, x); }
 Var silu(const Var& x) { return recorded_unary("silu", UnaryOp::silu, x); }
+Var floor(const Var& x) { return recorded_unary("floor", UnaryOp::floor, x); }
+Var ceil(const Var& x) { return recorded_unary("ceil", UnaryOp::ceil, x); }
+Var round(const Var& x) { return recorded_unary("round", UnaryOp::round, x); }
+Var sign(const Var& x) { return recorded_unary("sign", UnaryOp::sign, x); }
+Var square(const Var& x) { return recorded_unary("square", UnaryOp::square, x); }
+Var expm1(const Var& x) { return recorded_unary("expm1", UnaryOp::expm1, x); }
+Var log2(const Var& x) { return recorded_unary("log2", UnaryOp::log2, x); }
+Var softplus(const Var& x) { return recorded_unary("softplus", UnaryOp::softplus, x); }
+Var hard_swish(const Var& x) { return recorded_unary("hard_swish", UnaryOp::hard_swish, x); }
+Var tan(const Var& x) { return recorded_unary("tan", UnaryOp::tan, x); }
+Var asin(const Var& x) { return recorded_unary("asin", UnaryOp::asin, x); }
+Var acos(const Var& x) { return recorded_unary("acos", UnaryOp::acos, x); }
+Var atan(const Var& x) { return recorded_unary("atan", UnaryOp::atan, x); }
+Var sinh(const Var& x) { return recorded_unary("sinh", UnaryOp::sinh, x); }
+Var cosh(const Var& x) { return recorded_unary("cosh", UnaryOp::cosh, x); }
 
 Var gelu(const Var& x, Activation form) {
   const Tensor values = floating_operand("gelu", "x", x);

@@ -113,6 +113,32 @@ Var softmax_of(const char* op, const Var& x, int axis, bool log) {
   return permuted(op, softmax_of_last(op, moved, moved.value(), log), swap);
 }
 
+/// argmax of x for `op`.
+Var place(const char* op, const Var& x, int axis, bool keep_axis) {
+  const Tensor values = floating_operand(op, "x", x);
+  const ReducedAxes reduction = reduction_of(op, values.shape(), {axis}, keep_axis);
+  if (values.numel() == 0 && reduction.kept.numel() > 0)
+    refuse_shape(op, "x", values.shape(), "an element along the axis");
+  const Tensor y = Tensor::empty(reduction.y, DType::i64, values.device());
+  kernels::argmax({values, y, axis_of(op, values.shape(), axis)}, y.device().compute());
+  return without_gradient(op, {x}, y);
+}
+
+/// The product along an axis, which stays with extent 1.
+Var product_along(Var y, int axis) {
+  const Tensor values = y.value();
+  int64_t extent = values.extent(axis);
+  if (extent == 0)
+    return Tensor::full(values.shape().with(axis, 1), 1.0, values.dtype(), values.device());
+  for (; extent > 1; extent = extent / 2 + extent % 2) {
+    const int64_t half = extent / 2;
+    const Var first = slice(y, axis, 0, half), second = slice(y, axis, half, 2 * half);
+    const Var pairs = mul(first, second);
+    y = extent % 2 == 0 ? pairs : concat({pairs, slice(y, axis, 2 * half, extent)}, axis);
+  }
+  return y;
+}
+
 }  // namespace
 
 Var sum(const Var& x, const Axes& axes, bool keep_axes) {
@@ -187,14 +213,26 @@ Var logsumexp(const Var& x, const Axes& axes, bool keep_axes) {
   return reshape(add(logarithm, shift), reduction.y);
 }
 
-Var argmax(const Var& x, int axis, bool keep_axis) {
-  const Tensor values = floating_operand("argmax", "x", x);
-  const ReducedAxes reduction = reduction_of("argmax", values.shape(), {axis}, keep_axis);
-  if (values.numel() == 0 && reduction.kept.numel() > 0)
-    refuse_shape("argmax", "x", values.shape(), "an element to take the maximum of");
-  const Tensor y = Tensor::empty(reduction.y, DType::i64, values.device());
-  kernels::argmax({values, y, axis_of("argmax", values.shape(), axis)}, y.device().compute());
-  return without_gradient("argmax", {x}, y);
+Var argmax(const Var& x, int axis, bool keep_axis) { return place("argmax", x, axis, keep_axis); }
+Var argmin(const Var& x, int axis, bool keep_axis) {
+  floating_operand("argmin", "x", x);
+  return place("argmin", neg(detach(x)), axis, keep_axis);
+}
+
+Var std(const Var& x, const Axes& axes, int64_t correction, bool keep_axes) {
+  floating_operand("std", "x", x);
+  const Var square = var(x, axes, correction, keep_axes);
+  const Var none = equal(square, 0.0);  // the slope of the root is infinite there
+  return where(none, 0.0, sqrt(where(none, 1.0, square)));
+}
+
+Var prod(const Var& x, const Axes& axes, bool keep_axes) {
+  const Tensor values = floating_operand("prod", "x", x);
+  const ReducedAxes reduction = reduction_of("prod", values.shape(), axes, keep_axes);
+  Var y = x;
+  for (int axis = 0; axis < values.shape().rank(); ++axis)
+    if (reduction.axes & (1u << axis)) y = product_along(y, axis);
+  return reshape(y, reduction.y);
 }
 
 LargestElements topk(const Var& x, int64_t k, int axis, bool largest) {

@@ -75,9 +75,36 @@ inline Vec in_f64(const F& f, Vectors... x) {
 // shorter vector.
 [[gnu::noinline, maybe_unused]] Vec log(Vec x) { return in_f64(portable::log_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec log1p(Vec x) { return in_f64(portable::log1p_of<Doubles>, x); }
+[[gnu::noinline, maybe_unused]] Vec log2(Vec x) { return in_f64(portable::log2_of<Doubles>, x); }
+[[gnu::noinline, maybe_unused]] Vec expm1(Vec x) { return in_f64(portable::expm1_of<Doubles>, x); }
+[[gnu::noinline, maybe_unused]] Vec atan(Vec x) { return in_f64(portable::atan_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec erf(Vec x) { return in_f64(portable::erf_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec pow(Vec x, Vec y) {
   return in_f64(portable::pow_of_f32<Doubles>, x, y);
+}
+
+/// a - floor(a / b) b, exactly: the remainder with the sign of b.
+inline double modulo(double a, double b) {
+  const double rest = __builtin_fmod(a, b);
+  return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}
+[[gnu::noinline, maybe_unused]] Vec modulo(Vec a, Vec b) {
+  float dividends[Vec::lanes], divisors[Vec::lanes];
+  store(dividends, a);
+  store(divisors, b);
+  for (int i = 0; i < Vec::lanes; ++i)
+    dividends[i] = static_cast<float>(modulo(double{dividends[i]}, double{divisors[i]}));
+  return load(dividends);
+}
+
+/// To the nearest integer, of two the even one.
+inline Vec rint(Vec x) {
+  const Vec size = abs(x), nearest = (size + 0x1p23) - 0x1p23;
+  return select(size < 0x1p23, select(x < 0.0, -nearest, select(0.0 < x, nearest, x)), x);
+}
+inline Vec floor(Vec x) {
+  const Vec nearest = rint(x);
+  return select(x < nearest, nearest - 1.0, nearest);
 }
 
 /// The sine of x + quarters pi / 2; f is this function for large angles.
@@ -112,6 +139,11 @@ inline Vec tanh(Vec x) {
 
 inline double log(double x) { return portable::log(x); }
 inline double log1p(double x) { return portable::log1p(x); }
+inline double log2(double x) { return portable::log2(x); }
+inline double expm1(double x) { return portable::expm1(x); }
+inline double atan(double x) { return portable::atan(x); }
+inline double rint(double x) { return __builtin_rint(x); }
+inline double floor(double x) { return __builtin_floor(x); }
 inline double erf(double x) { return portable::erf(x); }
 inline double pow(double x, double y) { return portable::pow(x, y); }
 inline double cos(double x) { return portable::cos(x); }

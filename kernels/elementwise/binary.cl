@@ -52,6 +52,12 @@ typedef float wide, wrapping;
 #define ZG_COMPARISON(name, y) COMBINE(name, uchar, y)
 #if defined(ZG_I32) || defined(ZG_I64)
 #define ZG_FLOATING(...)
+#else
+/// a - floor(a / b) b, exactly: the remainder with the sign of b.
+static inline float modulo(float a, float b) {
+  const float rest = fmod(a, b);
+  return rest != 0.0f && (b < 0.0f) != (rest < 0.0f) ? rest + b : rest;
+}
 #endif
 #include "zerograd/kernels/elementwise/formulas.inc"
 

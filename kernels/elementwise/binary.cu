@@ -14,8 +14,17 @@ __device__ inline T narrowed(A x) {
     return from_float<T>(static_cast<float>(x));
 }
 
+__device__ inline float exp(float x) { return expf(x); }
+__device__ inline float floor(float x) { return floorf(x); }
 __device__ inline float log(float x) { return logf(x); }
+__device__ inline float log1p(float x) { return log1pf(x); }
 __device__ inline float pow(float a, float b) { return powf(a, b); }
+
+/// a - floor(a / b) b, exactly: the remainder with the sign of b.
+__device__ inline float modulo(float a, float b) {
+  const float rest = fmodf(a, b);
+  return rest != 0.0f && (b < 0.0f) != (rest < 0.0f) ? rest + b : rest;
+}
 
 /// a / b. Integers divided by 0 give 0; `combine` reports them.
 template <class A>
@@ -179,7 +188,7 @@ void binary(const Binary& args, Workspace, Stream& stream) {
       visit_comparison(args.op, [&]<BinaryOp op>() { run<op, T>(args, stream); });
     else
       visit_arithmetic(args.op, [&]<BinaryOp op>() {
-        if constexpr (op != BinaryOp::power || !std::is_integral_v<T>) run<op, T>(args, stream);
+        if constexpr (!is_floating_only(op) || !std::is_integral_v<T>) run<op, T>(args, stream);
       });
   });
 }

@@ -37,7 +37,7 @@ void validate(const UnaryBackward& args) {
 
 void validate(const Binary& args) {
   const char* op = "binary";
-  if (args.op == BinaryOp::power)
+  if (is_floating_only(args.op))
     check_dtype(op, "a", args.a, floating);
   else
     check_dtype(op, "a", args.a, number);

@@ -18,14 +18,30 @@ enum class UnaryOp : uint8_t {
   sin,
   cos,
   erf,
-  log1p
+  log1p,
+  floor,
+  ceil,
+  round,
+  sign,
+  square,
+  expm1,
+  log2,
+  softplus,
+  hard_swish,
+  tan,
+  asin,
+  acos,
+  atan,
+  sinh,
+  cosh
 };
-/// The number of values of UnaryOp, of which log1p is the last.
-constexpr size_t unary_op_count = static_cast<size_t>(UnaryOp::log1p) + 1;
+/// The number of values of UnaryOp, of which cosh is the last.
+constexpr size_t unary_op_count = static_cast<size_t>(UnaryOp::cosh) + 1;
 
 /// Whether the derivative is computed from the forward result; otherwise it is computed from x.
 constexpr bool reads_result(UnaryOp op) {
-  return op == UnaryOp::exp || op == UnaryOp::sqrt || op == UnaryOp::tanh || op == UnaryOp::sigmoid;
+  return op == UnaryOp::exp || op == UnaryOp::sqrt || op == UnaryOp::tanh ||
+         op == UnaryOp::sigmoid || op == UnaryOp::expm1 || op == UnaryOp::tan;
 }
 
 /// y = op(x) element by element.
@@ -35,7 +51,8 @@ struct Unary {
   Tensor y;  ///< out, like x; may be x
 };
 /// dx = dy * op'(x). Of x and the forward result y only the one that reads_result() names is
-/// needed; the other may be absent. The slope of relu and abs at 0 is 0.
+/// needed; the other may be absent. The slope of relu and abs at 0 is 0, that of floor, ceil, round
+/// and sign everywhere.
 struct UnaryBackward {
   UnaryOp op;
   Tensor x, y, dy;
@@ -50,6 +67,8 @@ enum class BinaryOp : uint8_t {
   power,
   maximum,
   minimum,
+  logaddexp,
+  remainder,
   equal,
   not_equal,
   less,
@@ -58,6 +77,10 @@ enum class BinaryOp : uint8_t {
   greater_equal
 };
 constexpr bool is_comparison(BinaryOp op) { return op >= BinaryOp::equal; }
+/// Whether integers lack the op.
+constexpr bool is_floating_only(BinaryOp op) {
+  return op == BinaryOp::power || op == BinaryOp::logaddexp || op == BinaryOp::remainder;
+}
 
 /// y = a op b with broadcasting (axes aligned at the end, extents equal or 1). If an operand of
 /// maximum or minimum is NaN, so is the result. Integers wrap around; their division truncates. A
@@ -65,7 +88,7 @@ constexpr bool is_comparison(BinaryOp op) { return op >= BinaryOp::equal; }
 /// next synchronize() on an accelerator.
 struct Binary {
   BinaryOp op;
-  Tensor a, b;  ///< same dtype: f64 | f32 | bf16 | f16 | i32 | i64 (power: floating only)
+  Tensor a, b;  ///< same dtype: f64 | f32 | bf16 | f16 | i32 | i64 (not is_floating_only)
   Tensor y;     ///< out, the broadcast shape; a's dtype, boolean for comparisons; may be an operand
                 ///< of its shape and dtype
 };

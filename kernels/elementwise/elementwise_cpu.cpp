@@ -42,7 +42,7 @@ ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
 
 namespace {
 
-using portable::log, portable::pow;
+using portable::exp, portable::log, portable::log1p, portable::pow, std::floor;
 
 template <class A>
 A quotient(A a, A b) {
@@ -144,7 +144,7 @@ void binary(const Binary& args, Workspace, Stream& stream) {
   if (!is_integer) return run_vectors(args, nest, stream);
   visit_index(args.a.dtype(), [&]<class T>() {
     visit_arithmetic(args.op, [&]<BinaryOp op>() {
-      if constexpr (op != BinaryOp::power) run<op, T>(args, nest, threads);
+      if constexpr (!is_floating_only(op)) run<op, T>(args, nest, threads);
     });
   });
 }

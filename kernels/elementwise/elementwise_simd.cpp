@@ -27,7 +27,7 @@ inline V value(V x) {
 
 /// dy times the derivative. `v` is y if reads_result(op), else x.
 template <UnaryOp op, class V>
-inline V gradient([[maybe_unused]] V v, V dy) {
+inline V gradient([[maybe_unused]] V v, [[maybe_unused]] V dy) {
 #define ZG_UNARY(name, y, dx) \
   if constexpr (op == UnaryOp::name) return dx;
 #include "zerograd/kernels/elementwise/formulas.inc"

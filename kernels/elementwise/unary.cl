@@ -27,7 +27,7 @@ typedef float number;
     real8 dxs;                                                                               \
     for_span(e) {                                                                            \
       const float v = widened(vs[e]), dy = widened(dys[e]);                                  \
-      (void)v;                                                                               \
+      (void)v, (void)dy;                                                                     \
       dxs[e] = narrowed(dx);                                                                 \
     }                                                                                        \
     store_span(dx_of + begin, dxs, count);                                                   \

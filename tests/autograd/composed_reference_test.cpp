@@ -1,5 +1,7 @@
+#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "tests/autograd/op_check.h"
 #include "tests/support/error_message.h"
@@ -58,7 +60,34 @@ const std::map<std::string, OpOfInputs>& composed_ops() {
       {"kl_divergence", [](Vars in) { return kl_divergence(in[0], in[1], sum); }},
       {"kl_divergence, log_target",
        [](Vars in) { return kl_divergence(in[0], in[1], mean, /*log_target=*/true); }},
-      {"mse, sum", [](Vars in) { return mse(in[0], in[1], sum); }}};
+      {"mse, sum", [](Vars in) { return mse(in[0], in[1], sum); }},
+      {"exp2", [](Vars in) { return exp2(in[0]); }},
+      {"logsigmoid", [](Vars in) { return logsigmoid(in[0]); }},
+      {"elu", [](Vars in) { return elu(in[0], 0.7); }},
+      {"leaky_relu", [](Vars in) { return leaky_relu(in[0], 0.2); }},
+      {"logaddexp", [](Vars in) { return logaddexp(in[0], in[1]); }},
+      {"remainder", [](Vars in) { return remainder(in[0], in[1]); }},
+      {"std",
+       [](Vars in) {
+         return zg::std(in[0], {0, 2});
+       }},
+      {"prod", [](Vars in) { return prod(in[0], {1}); }},
+      {"cumprod", [](Vars in) { return cumprod(in[0], 1); }},
+      {"logcumsumexp", [](Vars in) { return logcumsumexp(in[0], 0); }},
+      {"flip",
+       [](Vars in) {
+         return flip(in[0], {0, -1});
+       }},
+      {"roll", [](Vars in) { return roll(in[0], -7, 1); }},
+      {"diag", [](Vars in) { return diag(in[0], -2); }},
+      {"diag of a matrix", [](Vars in) { return diag(in[0], 1); }},
+      {"index_select", [](Vars in) { return index_select(in[0], 1, token_ids.view({6})); }},
+      {"take", [](Vars in) { return take(in[0], token_ids); }},
+      {"tensordot",
+       [](Vars in) {
+         return tensordot(in[0], in[1], {0, 2}, {2, 0});
+       }},
+      {"outer", [](Vars in) { return outer(in[0], in[1]); }}};
   return all;
 }
 
@@ -76,7 +105,7 @@ double weight_of(size_t i) { return static_cast<double>(static_cast<int>(i * 7 %
 TEST_CASE("composed ops and losses have PyTorch's values and gradients") {
   std::ifstream file(ZG_FIXTURES "composed.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
-  REQUIRE(cases.size() == composed_ops().size());
+  REQUIRE(cases.size() == composed_ops().size() + 6);  // einsum's
   for (const nlohmann::json& c : cases) {
     const std::string name = c.at("name");
     CAPTURE(name);
@@ -84,7 +113,8 @@ TEST_CASE("composed ops and losses have PyTorch's values and gradients") {
     std::vector<Var> inputs;
     for (const nlohmann::json& input : c.at("inputs"))
       inputs.push_back(tape.variable(recorded_tensor(input)));
-    const Var y = composed_ops().at(name)(inputs);
+    const bool is_einsum = name.starts_with("einsum ");
+    const Var y = is_einsum ? einsum(name.substr(7), inputs) : composed_ops().at(name)(inputs);
     const Tensor expected = recorded_tensor(c.at("output"));
     CHECK(y.shape().str() == expected.shape().str());
     CHECK(excess(y.value(), expected.to_doubles(), 1e-13) < 1.0);
@@ -147,6 +177,39 @@ TEST_CASE("arange counts up, randn depends on seed and name, and one_hot marks i
   CHECK(hot.dtype() == DType::f32);
   CHECK(hot.to_doubles() == std::vector<double>{0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0});
   CHECK_ERROR(ConfigError, "classes is 0", one_hot(indices({0}, {1}), 0));
+}
+
+TEST_CASE("random numbers depend on seed, name and element, and have the distribution asked for") {
+  const Device& device = shared_device();
+  const auto made = [&](int64_t n, uint64_t seed, const std::string& name) {
+    return std::vector{uniform({n}, seed, name, -1, 3, DType::f64, device),
+                       bernoulli({n}, 0.25, seed, name, DType::f32, device),
+                       randint({n}, -2, 5, seed, name, DType::i32, device),
+                       permutation(n, seed, name, device)};
+  };
+  const std::vector<Tensor> whole = made(4000, 7, "a"), again = made(4000, 7, "a"),
+                            short_ones = made(1000, 7, "a"), other = made(4000, 8, "a"),
+                            named = made(4000, 7, "b");
+  const double low[] = {-1, 0, -2, 0}, high[] = {3, 1, 4, 3999}, mean[] = {1, 0.25, 1, 1999.5},
+               error[] = {0.08, 0.03, 0.13, 0};  // four standard errors
+  for (size_t i = 0; i < whole.size(); ++i) {
+    CAPTURE(i);
+    std::vector<double> values = whole[i].to_doubles();
+    CHECK(same_bits(whole[i], again[i]));
+    if (i < 3) CHECK(same_bits(whole[i].slice(0, 1000), short_ones[i]));
+    CHECK(!same_bits(whole[i], other[i]));
+    CHECK(!same_bits(whole[i], named[i]));
+    CHECK(std::ranges::min(values) >= low[i]);
+    CHECK(std::ranges::max(values) <= high[i]);
+    CHECK(std::fabs(std::accumulate(values.begin(), values.end(), 0.0) / 4000 - mean[i]) <=
+          error[i]);
+    std::ranges::sort(values);
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+    CHECK(values.size() == std::array<size_t, 4>{4000, 2, 7, 4000}[i]);
+  }
+  CHECK_ERROR(ConfigError, "bernoulli: p is 1.5", bernoulli({1}, 1.5, 1, "", DType::f32, device));
+  CHECK_ERROR(ConfigError, "randint: low is 2, high is 2",
+              randint({1}, 2, 2, 1, "", DType::i64, device));
 }
 
 TEST_CASE("topk gives indices, and refuses more elements than there are") {

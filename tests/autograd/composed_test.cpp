@@ -74,6 +74,65 @@ TEST_CASE("transpose, squeeze, unsqueeze, stack and repeat move and copy element
   CHECK(repeat(x, {0, 2}).shape() == Shape{0, 6});
 }
 
+TEST_CASE("logic, any, all and where with numbers give the expected values") {
+  const auto flags = [](const Doubles& values, const Shape& shape) {
+    return cast(var_of(values, shape), DType::boolean);
+  };
+  const Var a = flags({0, 0, 1, 1}, {4}), b = flags({0, 1, 0, 1}, {4});
+  CHECK(values_of(logical_and(a, b)) == Doubles{0, 0, 0, 1});
+  CHECK(values_of(logical_or(a, b)) == Doubles{0, 1, 1, 1});
+  CHECK(values_of(logical_not(a)) == Doubles{1, 1, 0, 0});
+  CHECK(logical_or(unsqueeze(a, 1), b).shape() == Shape{4, 4});
+  const Var edges = var_of({1, INFINITY, -INFINITY, NAN}, {4});
+  CHECK(values_of(isnan(edges)) == Doubles{0, 0, 0, 1});
+  CHECK(values_of(isfinite(edges)) == Doubles{1, 0, 0, 0});
+  const Var rows = flags({0, 0, 0, 1, 1, 1}, {3, 2});
+  CHECK(values_of(any(rows, 1)) == Doubles{0, 1, 1});
+  CHECK(values_of(all(rows, 1)) == Doubles{0, 0, 1});
+  CHECK(all(rows, 1, true).shape() == Shape{3, 1});
+  CHECK(values_of(any(rows)) == Doubles{1});
+  CHECK(values_of(all(slice(rows, 0, 0, 0), 0)) == Doubles{1, 1});
+  CHECK(values_of(any(slice(rows, 0, 0, 0), 0)) == Doubles{0, 0});
+  const Var x = var_of({1, 2, 3, 4}, {4});
+  CHECK(values_of(where(a, x, 9)) == Doubles{9, 9, 3, 4});
+  CHECK(values_of(where(a, -1, x)) == Doubles{1, 2, -1, -1});
+  CHECK_ERROR(DTypeError, "logical_and: b holds f64", logical_and(a, x));
+  CHECK_ERROR(DTypeError, "any: x holds f64", any(x));
+}
+
+TEST_CASE("argmin, cumsum of integers, linspace, eye and meshgrid give the expected values") {
+  const Device& device = shared_device();
+  CHECK(values_of(argmin(var_of({3, 1, 1, NAN, 2, NAN}, {2, 3}), 1)) == Doubles{1, 0});
+  CHECK(values_of(cumsum(Var(arange(1, 6, DType::i32, device)), 0)) == Doubles{1, 3, 6, 10, 15});
+  CHECK(linspace(-1, 1, 5, DType::f32, device).to_doubles() == Doubles{-1, -0.5, 0, 0.5, 1});
+  CHECK(linspace(3, 9, 1, DType::f64, device).to_doubles() == Doubles{3});
+  CHECK(eye(2, 3, DType::i32, device).to_doubles() == Doubles{1, 0, 0, 0, 1, 0});
+  CHECK(full_like(Tensor::zeros({2}, DType::bf16, device), 1.5).to_doubles() == Doubles{1.5, 1.5});
+  const Var line[] = {var_of({1, 2}, {2}), var_of({3, 4, 5}, {3})};
+  const std::vector<Var> grids = meshgrid(line);
+  CHECK(values_of(grids[0]) == Doubles{1, 1, 1, 2, 2, 2});
+  CHECK(values_of(grids[1]) == Doubles{3, 4, 5, 3, 4, 5});
+  CHECK(values_of(prod(doubles({2, 0}, 1), 1)) == Doubles{1, 1});
+  CHECK(values_of(zg::std(var_of({2, 2}, {2}))) == Doubles{0});
+}
+
+TEST_CASE(
+    "einsum, diag, index_select and argmin refuse wrong operands with the equation or shape") {
+  const Var x = doubles({2, 3}, 1);
+  CHECK(message_of<ShapeError>([&] {
+          einsum("ij,jk", {x, x});
+        }) == "einsum: an operand has shape [2, 3]; expected extent 3 for 'j' of 'ij,jk'");
+  CHECK_ERROR(ShapeError, "expected rank 3 for 'ijk'", einsum("ijk", {x}));
+  CHECK_ERROR(ConfigError, "has 2 operands; expected 1", einsum("ij,jk", {x}));
+  CHECK_ERROR(ConfigError, "the result of 'ij->k' has 'k'", einsum("ij->k", {x}));
+  CHECK_ERROR(ConfigError, "'i+' has '+'", einsum("i+", {x}));
+  CHECK_ERROR(ConfigError, "tensordot: 1 axes of a and 2 of b", tensordot(x, x, 0, {0, 1}));
+  CHECK_ERROR(ShapeError, "diag: x has shape [2, 3]; expected a matrix", diag(x, 4));
+  CHECK_ERROR(ShapeError, "index_select: index has shape [1, 1]",
+              index_select(x, 0, indices({0}, {1, 1})));
+  CHECK_ERROR(ShapeError, "argmin: x has shape [2, 0]", argmin(doubles({2, 0}, 1), 1));
+}
+
 TEST_CASE("tril and triu keep a triangle of each matrix") {
   for (const int64_t diagonal : {-2, -1, 0, 1, 3}) {
     CAPTURE(diagonal);

@@ -37,7 +37,7 @@ Bytes bytes_of_a_pass(const Device& device) {
   const Tensor corner = Tensor::full({1, 3, 5}, 2, DType::i64, device);
   const Var moved = scatter_add(scores, 1, corner, mul(scores, 2.0));
   const Var lower = tril(clamp(scores, -1.0, 1.0)), upper = triu(rsqrt(abs(sin(scores))));
-  const Var lowest = min(add(lower, transpose(upper, 1, 2)), {2});
+  const Var lowest = min(add(flip(lower, -1), transpose(upper, 1, 2)), {2});
   const Var spread = mean(var(lowest, {1}));
   const Var total = add(logsumexp(repeat(unsqueeze(lowest, 0), {2, 1, 1})), spread);
   const Var extra =

@@ -25,6 +25,11 @@ def probabilities(*shape):
     return found
 
 
+def with_zeros(found):
+    found[0, 1] = found[1, 2, 0] = found[1, 4, 0] = 0.0
+    return found
+
+
 def cross_entropy(logits, targets, **options):
     return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1), ignore_index=-1, **options)
 
@@ -61,6 +66,28 @@ CASES = {
     "kl_divergence, log_target": (lambda q, p: F.kl_div(q, p, reduction="mean", log_target=True),
                                   [values(2, 5, low=-3, high=0), values(2, 5, low=-3, high=0)]),
     "mse, sum": (lambda x, y: F.mse_loss(x, y, reduction="sum"), [values(2, 5), values(2, 5)]),
+    "exp2": (lambda x: x.exp2(), [values(9, low=-9, high=9)]),
+    "logsigmoid": (lambda x: F.logsigmoid(x), [values(9, low=-40, high=40)]),
+    "elu": (lambda x: F.elu(x, 0.7), [torch.cat([values(9, low=-900, high=900), torch.zeros(1, dtype=torch.float64)])]),
+    "leaky_relu": (lambda x: F.leaky_relu(x, 0.2), [torch.cat([values(9), torch.zeros(1, dtype=torch.float64)])]),
+    "logaddexp": (lambda a, b: torch.logaddexp(a, b), [values(9, low=-900, high=900), values(2, 9, low=-9, high=9)]),
+    "remainder": (lambda a, b: torch.remainder(a, b), [values(2, 9, low=-900, high=900), values(9)]),
+    "std": (lambda x: x.std((0, 2)), [values(3, 4, 5)]),
+    "prod": (lambda x: x.prod(1), [with_zeros(values(3, 5, 2))]),
+    "cumprod": (lambda x: x.cumprod(1), [with_zeros(values(3, 5, 2))]),
+    "logcumsumexp": (lambda x: x.logcumsumexp(0), [values(7, 2, low=-90, high=90)]),
+    "flip": (lambda x: x.flip(0, 2), [values(3, 4, 5)]),
+    "roll": (lambda x: x.roll(-7, 1), [values(3, 4, 5)]),
+    "diag": (lambda x: x.diag(-2), [values(4)]),
+    "diag of a matrix": (lambda x: x.diag(1), [values(4, 3)]),
+    "index_select": (lambda x: x.index_select(1, ids.flatten()), [values(2, 4, 3)]),
+    "take": (lambda x: x.take(ids), [values(2, 3)]),
+    "tensordot": (lambda a, b: torch.tensordot(a, b, ([0, 2], [2, 0])), [values(3, 4, 2), values(2, 5, 3)]),
+    "outer": (lambda a, b: torch.outer(a, b), [values(3), values(4)]),
+    **{f"einsum {equation}": (lambda *in_, equation=equation: torch.einsum(equation, *in_), [values(*s) for s in shapes])
+       for equation, *shapes in (("bthd,bshd->bhts", (2, 3, 4, 5), (2, 6, 4, 5)), ("ij,j", (3, 4), (4,)),
+                                 ("...ik,kj->...ji", (2, 3, 4), (4, 5)), ("iij->j", (3, 3, 2)),
+                                 ("bn,anm,bm->ba", (2, 3), (5, 3, 4), (2, 4)), ("i->", (3,)))},
 }
 
 

@@ -38,7 +38,7 @@ long double size_of(long double x) { return std::fabs(x); }
 
 }  // namespace
 
-TEST_CASE("portable functions have errors of at most 1 ulp, tanh, erf, erfc and expm1 of 2") {
+TEST_CASE("portable functions have errors of at most 1 ulp, tanh, erf, erfc, expm1 and log2 of 2") {
   const auto check = [](const char* name, double (*own)(double),
                         long double (*reference)(long double), double bar,
                         std::initializer_list<std::pair<double, double>> ranges) {
@@ -54,12 +54,17 @@ TEST_CASE("portable functions have errors of at most 1 ulp, tanh, erf, erfc and 
   check("erfc", portable::erfc, std::erfc, 2, {{-1, 1}, {0.7, 1.5}, {1.5, 8}, {-7, 26}, {26, 28}});
   check("expm1", portable::expm1, std::expm1, 2, {{-1, 1}, {-45, 60}, {-745, 709}});
   check("log1p", portable::log1p, std::log1p, 1, {{-0.9999, 2}, {0, 1e10}});
+  check("atan", portable::atan, std::atan, 1, {{-1, 1}, {0.6, 3}, {-100, 100}});
   check("exp2", portable::exp2, std::exp2, 1, {{-1, 1}, {-1021, 1024}});
   check("exp", portable::exp, std::exp, 1, {{-1, 1}, {-745, 709.7}});
   const auto own_log = [](double x) { return portable::log(std::fabs(x)); };
   const auto log = [](long double x) { return std::log(size_of(x)); };
   CHECK(worst_error(own_log, log, 0.5, 2, false) < 1);
   CHECK(worst_error(own_log, log, -1074, 1023.9, true) < 1);
+  const auto own_log2 = [](double x) { return portable::log2(std::fabs(x)); };
+  const auto log2 = [](long double x) { return std::log2(size_of(x)); };
+  CHECK(worst_error(own_log2, log2, 0.5, 2, false) < 2);
+  CHECK(worst_error(own_log2, log2, -1074, 1023.9, true) < 2);
   for (const auto& [low, high] : {std::pair{-60.0, 4.0}, {4.0, 19.9}, {19.9, 21.0}, {21.0, 62.0}}) {
     CAPTURE(low);
     CHECK(worst_error(portable::sin, std::sin, low, high, true) < 1);
@@ -121,13 +126,13 @@ TEST_CASE("portable functions have the special values of C") {
   };
   for (const double x : values) {
     CAPTURE(x);
-    const double expected[] = {std::exp(x),   std::log(x),  std::sin(x),  std::cos(x),
-                               std::tanh(x),  std::erf(x),  std::erfc(x), std::exp2(x),
-                               std::expm1(x), std::log1p(x)};
-    const double got[] = {portable::exp(x),  portable::log(x),  portable::sin(x),
-                          portable::cos(x),  portable::tanh(x), portable::erf(x),
-                          portable::erfc(x), portable::exp2(x), portable::expm1(x),
-                          portable::log1p(x)};
+    const double expected[] = {std::exp(x),   std::log(x),   std::sin(x),  std::cos(x),
+                               std::tanh(x),  std::erf(x),   std::erfc(x), std::exp2(x),
+                               std::expm1(x), std::log1p(x), std::log2(x), std::atan(x)};
+    const double got[] = {portable::exp(x),   portable::log(x),  portable::sin(x),
+                          portable::cos(x),   portable::tanh(x), portable::erf(x),
+                          portable::erfc(x),  portable::exp2(x), portable::expm1(x),
+                          portable::log1p(x), portable::log2(x), portable::atan(x)};
     for (size_t i = 0; i < std::size(got); ++i) {
       CAPTURE(i);
       if (is_special(expected[i])) check(got[i], expected[i]);

@@ -68,6 +68,10 @@ double expected_binary(BinaryOp op, double a, double b) {
       return std::isnan(a) || std::isnan(b) ? not_a_number : std::fmax(a, b);
     case BinaryOp::minimum:
       return std::isnan(a) || std::isnan(b) ? not_a_number : std::fmin(a, b);
+    case BinaryOp::logaddexp:
+      return std::log(std::exp(a) + std::exp(b));
+    case BinaryOp::remainder:
+      return std::fmod(a, b);  // of positive operands
     case BinaryOp::equal:
       return a == b;
     case BinaryOp::not_equal:
@@ -149,8 +153,10 @@ TEST_CASE("binary ops broadcast like numpy for every type and level") {
                 BinaryOp(op), as[static_cast<size_t>(broadcast_index(pair.a, shape, at))],
                 bs[static_cast<size_t>(broadcast_index(pair.b, shape, at))]);
           }
-          // One operation and one rounding.
-          const int ulps = BinaryOp(op) == BinaryOp::power ? power_error(device) : 1;
+          // One operation and one rounding; exp, log1p and a sum.
+          const int ulps = BinaryOp(op) == BinaryOp::power       ? power_error(device)
+                           : BinaryOp(op) == BinaryOp::logaddexp ? 6
+                                                                 : 1;
           const double roundings =
               unit_roundoff(dtype) + 2 * ulps * unit_roundoff(accumulator(dtype));
           CHECK(excess(run_binary(BinaryOp(op), a, b), expected, 1e-300, roundings) <= 1);
@@ -217,6 +223,32 @@ TEST_CASE("maximum and minimum pass NaN on and comparisons with it are false") {
   CHECK(run_binary(BinaryOp::not_equal, a, b).to_doubles() == std::vector<double>{1, 1, 1, 0, 1});
 }
 
+TEST_CASE("remainder is exact, with the sign of the divisor; logaddexp keeps equal infinities") {
+  constexpr float inf = infinity, nan = not_a_number;
+  const std::vector<float> left = {5, -5, 5, -5, inf, 5, -5, -0.0f, 4, -4, 1e30f, 3},
+                           right = {3, 3, -3, -3, 3, inf, inf, 3, 2, 2, 1e-3f, 0};
+  const std::vector<double> rest = {
+      2, 1, -1, -2, nan, 5, inf, -0.0, 0, -0.0, std::fmod(1e30f, 1e-3f), nan};
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    const auto tensor = [&](const std::vector<float>& values) {
+      return Tensor::from(values, {static_cast<int64_t>(values.size())}, device);
+    };
+    const Tensor y = run_binary(BinaryOp::remainder, tensor(left), tensor(right));
+    CHECK(excess(y, rest, 0.0) <= 1);
+    CHECK(std::signbit(y.to_doubles()[7]));
+    const Tensor sums = run_binary(BinaryOp::logaddexp, tensor({inf, -inf, inf, nan, 1, 90}),
+                                   tensor({inf, -inf, -inf, 1, 1, -90}));
+    CHECK(excess(sums, {inf, -inf, inf, nan, 1 + std::log(2.0), 90}, 0.0, 5e-7) <= 1);
+    const Tensor divisor = tensor({3, -3, 3}), da = tensor({0, 0, 0}), db = tensor({0, 0, 0});
+    kernels::binary_backward(
+        {BinaryOp::remainder, tensor({5, 5, -7}), divisor, tensor({1, 2, 1}), da, db},
+        device.compute());
+    CHECK(da.to_doubles() == std::vector<double>{1, 2, 1});
+    CHECK(db.to_doubles() == std::vector<double>{-1, 4, 3});
+  }
+}
+
 TEST_CASE("integer arithmetic wraps and division truncates") {
   const Device device = devices_at_every_level().back();
   const int32_t least = std::numeric_limits<int32_t>::min();
@@ -250,7 +282,7 @@ TEST_CASE("an integer division by 0 throws a ConfigError with the divisor's inde
 
 TEST_CASE("binary_backward equals dy times the central difference quotient" *
           doctest::test_suite("every device")) {
-  std::vector<int> codes(static_cast<size_t>(BinaryOp::minimum) + 1);
+  std::vector<int> codes(static_cast<size_t>(BinaryOp::logaddexp) + 1);  // remainder jumps
   std::iota(codes.begin(), codes.end(), 0);
   for (const Device& device : devices_at_every_level())
     for_cover(

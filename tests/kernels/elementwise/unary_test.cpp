@@ -1,47 +1,15 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 
 #include <cmath>
+#include <numbers>
 
 #include "tests/support/op_case.h"
+#include "tests/support/unary_functions.h"
 
 using namespace zg;
 using namespace zg::testing;
 
 namespace {
-
-double expected_unary(UnaryOp op, double x) {
-  switch (op) {
-    case UnaryOp::negate:
-      return -x;
-    case UnaryOp::exp:
-      return std::exp(x);
-    case UnaryOp::log:
-      return std::log(x);
-    case UnaryOp::sqrt:
-      return std::sqrt(x);
-    case UnaryOp::tanh:
-      return std::tanh(x);
-    case UnaryOp::sigmoid:
-      return 1 / (1 + std::exp(-x));
-    case UnaryOp::relu:
-      return x > 0 ? x : 0;
-    case UnaryOp::silu:
-      return x / (1 + std::exp(-x));
-    case UnaryOp::abs:
-      return std::fabs(x);
-    case UnaryOp::reciprocal:
-      return 1 / x;
-    case UnaryOp::sin:
-      return std::sin(x);
-    case UnaryOp::cos:
-      return std::cos(x);
-    case UnaryOp::erf:
-      return std::erf(x);
-    case UnaryOp::log1p:
-      return std::log1p(x);
-  }
-  return not_a_number;
-}
 
 Tensor run_unary(UnaryOp op, const Tensor& x) {
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
@@ -57,9 +25,8 @@ TEST_CASE("the plain unary ops and their gradients are those of the C library, i
   for (size_t code = 0; code < unary_op_count; ++code) {
     const UnaryOp op = UnaryOp(code);
     CAPTURE(code);
-    const bool positive = op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::reciprocal;
-    const double low = positive ? 0.25 : op == UnaryOp::log1p ? -0.75 : -3.0;
-    const Tensor x = random_tensor({n}, DType::f64, plain, 6, low, 3.0);
+    const UnaryFunction& expected = unary_functions[code];
+    const Tensor x = random_tensor({n}, DType::f64, plain, 6, expected.low, expected.high);
     const Tensor dy = random_tensor({n}, DType::f64, plain, 7);
     const Tensor y = run_unary(op, x), dx = Tensor::empty({n}, DType::f64, plain);
     kernels::unary_backward({.op = op,
@@ -72,8 +39,8 @@ TEST_CASE("the plain unary ops and their gradients are those of the C library, i
     std::vector<double> values, slopes;
     constexpr double h = 1e-6;
     for (size_t i = 0; i < xs.size(); ++i) {
-      values.push_back(expected_unary(op, xs[i]));
-      const double rise = expected_unary(op, xs[i] + h) - expected_unary(op, xs[i] - h);
+      values.push_back(expected.value(xs[i]));
+      const double rise = expected.value(xs[i] + h) - expected.value(xs[i] - h);
       slopes.push_back(dys[i] * rise / (2 * h));
     }
     CHECK(excess(y, values, 1e-15, 1e-15) <= 1);
@@ -87,6 +54,7 @@ TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at ever
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
       for (size_t code = 0; code < unary_op_count; ++code) {
+        if (UnaryOp(code) == UnaryOp::sign) continue;  // 0, as PyTorch's
         const Tensor x = Tensor::full({33}, not_a_number, dtype, device);
         kernels::unary({.op = UnaryOp(code), .x = x, .y = x}, device.compute());
         for (double value : x.to_doubles()) CHECK(std::isnan(value));
@@ -113,7 +81,7 @@ TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at ever
 TEST_CASE("sin, cos and their gradients are accurate for arguments of any size, NaN at infinity") {
   // Near multiples of pi / 2, and the f32 that is nearest to one: 16367173 * 2^72.
   const std::vector<float> xs = {
-      0.0f,    -0.0f,    1e-30f,         0.5f, -1.0f,  3.1415927f, -3.1415927f,
+      0.0f,    -0.0f,    1e-30,          0.5f, -1.0f,  3.1415927f, -3.1415927f,
       710.0f,  65535.0f, 0x1.921fb6p16f, 1e6f, -1e10f, 1e22f,      16367173.0f * 0x1p72f,
       -3.4e38f};
   const auto n = static_cast<int64_t>(xs.size());
@@ -151,7 +119,7 @@ TEST_CASE("erf and log1p keep the digits of small arguments and reach their limi
       return run_unary(op, Tensor::from(xs, {static_cast<int64_t>(xs.size())}, device));
     };
     const double ulp = 2 * unit_roundoff(DType::f32);
-    const std::vector<float> tiny = {-1e-3f, -1e-10f, 1e-20f, 1e-30f};
+    const std::vector<float> tiny = {-1e-3f, -1e-10f, 1e-20f, 1e-30};
     std::vector<double> erfs, logs;
     for (float value : tiny) {
       erfs.push_back(std::erf(static_cast<double>(value)));
@@ -168,6 +136,58 @@ TEST_CASE("erf and log1p keep the digits of small arguments and reach their limi
     CHECK(std::isnan(ends[2]));
     CHECK(std::isnan(ends[3]));
   }
+}
+
+TEST_CASE("integers, signs and functions with poles have PyTorch's values at the edges") {
+  using Doubles = std::vector<double>;
+  constexpr double inf = infinity, nan = not_a_number, half_pi = std::numbers::pi / 2;
+  struct Edges {
+    UnaryOp op;
+    Doubles x, y, slope;
+  };
+  const Edges edges[] = {
+      {UnaryOp::floor,
+       {-1.5, -0.0, 0.7, 8388607.5, -8388607.5, -1e30, inf},
+       {-2, -0.0, 0, 8388607, -8388608, -1e30, inf},
+       {0, 0, 0, 0, 0, 0, 0}},
+      {UnaryOp::ceil,
+       {-1.5, -0.5, -0.0, 0.2, 4194304.5, 1e30},
+       {-1, -0.0, -0.0, 1, 4194305, 1e30},
+       {0, 0, 0, 0, 0, 0}},
+      {UnaryOp::round,
+       {-2.5, -0.5, -0.0, 0.5, 1.5, 2.5, 4194304.5, 8388609, -inf},
+       {-2, -0.0, -0.0, 0, 2, 2, 4194304, 8388609, -inf},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {UnaryOp::sign, {-inf, -1e-30, -0.0, 1e30, nan}, {-1, -1, 0, 1, 0}, {0, 0, 0, 0, 0}},
+      {UnaryOp::square, {-3, -0.0, 1e30}, {9, 0, inf}, {-6, -0.0, 2e30}},
+      {UnaryOp::expm1, {-inf, -0.0, 200}, {-1, -0.0, inf}, {0, 1, inf}},
+      {UnaryOp::log2, {0.125, 0, -1, inf, 0x1p-100}, {-3, -inf, nan, inf, -100}, {}},
+      {UnaryOp::softplus, {-inf, -200, 200, inf}, {0, 0, 200, inf}, {0, 0, 1, 1}},
+      {UnaryOp::hard_swish, {-inf, -3, -0.0, 3, inf}, {nan, -0.0, -0.0, 3, inf}, {0, 0, 0.5, 1, 1}},
+      {UnaryOp::asin, {-1, -0.0, 1, 1.5}, {-half_pi, -0.0, half_pi, nan}, {inf, 1, inf, nan}},
+      {UnaryOp::acos, {-1, 1, -1.5}, {2 * half_pi, 0, nan}, {-inf, -inf, nan}},
+      {UnaryOp::atan, {-inf, -0.0, 1e-30, inf}, {-half_pi, -0.0, 1e-30, half_pi}, {0, 1, 1, 0}},
+      {UnaryOp::sinh, {-inf, -0.0, 89, 90}, {-inf, -0.0, std::sinh(89), inf}, {}},
+      {UnaryOp::cosh, {-inf, -0.0, 89, 90}, {inf, 1, std::cosh(89), inf}, {}}};
+  for (const Device& device : devices_at_every_level())
+    for (const Edges& edge : edges) {
+      INFO("op ", static_cast<int>(edge.op), " ", level_of(device));
+      const auto n = static_cast<int64_t>(edge.x.size());
+      const Tensor x = Tensor::from(std::vector<float>(edge.x.begin(), edge.x.end()), {n}, device);
+      const auto check = [&](const Tensor& got, const Doubles& expected) {
+        const Doubles values = got.to_doubles();
+        for (size_t i = 0; i < expected.size(); ++i) {
+          INFO(edge.x[i], " gives ", values[i], "; expected ", expected[i]);
+          CHECK(excess(got.slice(int64_t(i), int64_t(i) + 1), {expected[i]}, 0, 2e-6) <= 1);
+          if (expected[i] == 0) CHECK(std::signbit(values[i]) == std::signbit(expected[i]));
+        }
+      };
+      const Tensor y = run_unary(edge.op, x), dx = Tensor::empty({n}, DType::f32, device);
+      check(y, edge.y);
+      const Tensor dy = Tensor::full({n}, 1.0, DType::f32, device);
+      kernels::unary_backward({edge.op, x, y, dy, dx}, device.compute());
+      check(dx, edge.slope);
+    }
 }
 
 TEST_SUITE_END();

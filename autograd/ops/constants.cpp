@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/op.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg {
+namespace {
+
+/// 64 random bits for each element, which depend on the kind of numbers, seed, name and element
+/// alone.
+std::vector<uint64_t> random_bits(const std::string& kind, uint64_t seed, const std::string& name,
+                                  int64_t count) {
+  const uint64_t hash = hash_name((kind + " " + name).c_str());
+  const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
+  const auto high = [](uint64_t x) { return static_cast<uint32_t>(x >> 32); };
+  std::vector<uint64_t> bits(static_cast<size_t>(count));
+  for (uint64_t i = 0; i < bits.size(); ++i) {
+    const Philox::Block words = Philox::block({low(i), high(i), low(hash), high(hash)}, seed);
+    bits[i] = uint64_t{words[0]} << 32 | words[1];
+  }
+  return bits;
+}
+
+/// In [0, 1).
+double fraction(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
+
+template <class T>
+Tensor converted(const std::vector<T>& values, const Shape& shape, DType dtype,
+                 const Device& device) {
+  return cast(Var(Tensor::from(values, shape, device)), dtype).value();
+}
+
+}  // namespace
+
+Tensor linspace(double begin, double end, int64_t count, DType dtype, const Device& device) {
+  if (count < 0) raise<ConfigError>("linspace: count is {}; expected 0 or more", count);
+  std::vector<double> values(static_cast<size_t>(count), begin);
+  const double step = count > 1 ? (end - begin) / static_cast<double>(count - 1) : 0.0;
+  for (int64_t i = 1; i < count; ++i)
+    values[static_cast<size_t>(i)] = i < count / 2
+                                         ? begin + step * static_cast<double>(i)
+                                         : end - step * static_cast<double>(count - 1 - i);
+  return converted(values, {count}, dtype, device);
+}
+
+Tensor eye(int64_t rows, int64_t columns, DType dtype, const Device& device) {
+  return one_hot(arange(0, rows, DType::i64, device), columns, dtype);
+}
+
+Tensor full_like(const Tensor& x, double value) {
+  return Tensor::full(operand("full_like", "x", Var(x)).shape(), value, x.dtype(), x.device());
+}
+
+Tensor uniform(const Shape& shape, uint64_t seed, const std::string& name, double low, double high,
+               DType dtype, const Device& device) {
+  std::vector<double> values;
+  for (const uint64_t bits : random_bits("uniform", seed, name, shape.numel()))
+    values.push_back(low + (high - low) * fraction(bits));
+  return converted(values, shape, dtype, device);
+}
+
+Tensor bernoulli(const Shape& shape, double p, uint64_t seed, const std::string& name, DType dtype,
+                 const Device& device) {
+  if (!(p >= 0 && p <= 1)) raise<ConfigError>("bernoulli: p is {:g}; expected 0 <= p <= 1", p);
+  std::vector<uint8_t> values;
+  for (const uint64_t bits : random_bits("bernoulli", seed, name, shape.numel()))
+    values.push_back(fraction(bits) < p);
+  return converted(values, shape, dtype, device);
+}
+
+Tensor randint(const Shape& shape, int64_t low, int64_t high, uint64_t seed,
+               const std::string& name, DType dtype, const Device& device) {
+  if (low >= high)
+    raise<ConfigError>("randint: low is {}, high is {}; expected low < high", low, high);
+  __extension__ using Wide = unsigned __int128;
+  const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  std::vector<int64_t> values;
+  for (const uint64_t bits : random_bits("randint", seed, name, shape.numel()))
+    values.push_back(static_cast<int64_t>(static_cast<uint64_t>(low) +
+                                          static_cast<uint64_t>(Wide{bits} * range >> 64)));
+  return converted(values, shape, dtype, device);
+}
+
+Tensor permutation(int64_t count, uint64_t seed, const std::string& name, const Device& device) {
+  if (count < 0) raise<ConfigError>("permutation: count is {}; expected 0 or more", count);
+  const std::vector<uint64_t> keys = random_bits("permutation", seed, name, count);
+  std::vector<int64_t> order(keys.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int64_t i) { return keys[static_cast<size_t>(i)]; });
+  return Tensor::from(order, {count}, device);
+}
+
+}  // namespace zg

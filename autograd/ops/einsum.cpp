@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/op.h"
+#include "zerograd/runtime/text/format.h"
+
+// Sums of products over named axes, made of permute, matmul and element-wise products.
+namespace zg {
+namespace {
+
+/// A tensor whose axis i has the letter labels[i]. Digits are the axes of an ellipsis.
+struct Labelled {
+  Var x;
+  std::string labels;
+
+  int axis_of(char label) const { return static_cast<int>(labels.find(label)); }
+};
+
+bool has(const std::string& labels, char label) { return labels.find(label) != std::string::npos; }
+
+int64_t elements(const std::string& labels, const std::map<char, int64_t>& extents) {
+  int64_t count = 1;
+  for (const char label : labels) count *= extents.at(label);
+  return count;
+}
+
+/// With the axes in another order, then as `extents`.
+Var arranged(const Labelled& a, const std::string& order, const Shape& shape) {
+  AxisOrder axes{.rank = static_cast<int>(order.size())};
+  for (size_t i = 0; i < order.size(); ++i) axes.order[i] = a.axis_of(order[i]);
+  const Var moved = axes.is_identity() ? a.x : permuted("einsum", a.x, axes);
+  return reshape(moved, shape);
+}
+
+/// The elements at which two axes with the same label have the same index.
+Labelled with_diagonal(const Labelled& a, size_t first, size_t second) {
+  std::vector<int64_t> extents;
+  AxisOrder axes{.rank = a.x.shape().rank()};
+  int at = 0;
+  std::string labels;
+  for (int i = 0; i < axes.rank; ++i) {
+    if (i == static_cast<int>(first) || i == static_cast<int>(second)) continue;
+    axes.order[static_cast<size_t>(at++)] = i;
+    extents.push_back(a.x.shape()[i]);
+    labels += a.labels[static_cast<size_t>(i)];
+  }
+  axes.order[static_cast<size_t>(at)] = static_cast<int>(first);
+  axes.order[static_cast<size_t>(at + 1)] = static_cast<int>(second);
+  const int64_t n = a.x.shape()[static_cast<int>(first)];
+  extents.push_back(n * n);
+  const Var pairs = reshape(permuted("einsum", a.x, axes), Shape(extents));
+  const Var places = mul(Var(arange(0, n, DType::i64, a.x.value().device())), n + 1.0);
+  return {index_select(pairs, -1, places.value()), labels + a.labels[first]};
+}
+
+/// Sums over the axes whose labels are not in `kept`.
+Labelled summed(const Labelled& a, const std::string& kept) {
+  Labelled left = a;
+  for (const char label : a.labels)
+    if (!has(kept, label)) {
+      left.x = sum(left.x, left.axis_of(label));
+      left.labels.erase(static_cast<size_t>(left.axis_of(label)), 1);
+    }
+  return left;
+}
+
+/// The product of two operands, summed over the labels that `kept` lacks.
+Labelled product(Labelled a, Labelled b, const std::string& kept,
+                 const std::map<char, int64_t>& extents) {
+  a = summed(a, kept + b.labels);
+  b = summed(b, kept + a.labels);
+  std::string both, of_a, of_b, inner;
+  for (const char label : a.labels)
+    (!has(b.labels, label) ? of_a : has(kept, label) ? both : inner) += label;
+  for (const char label : b.labels)
+    if (!has(a.labels, label)) of_b += label;
+  const int64_t B = elements(both, extents), M = elements(of_a, extents);
+  const int64_t N = elements(of_b, extents), K = elements(inner, extents);
+  const Var left = arranged(a, both + of_a + inner, {B, M, K});
+  const Var right = arranged(b, both + inner + of_b, {B, K, N});
+  const Var y = inner.empty() ? mul(left, right) : matmul(left, right);
+  const std::string labels = both + of_a + of_b;
+  std::vector<int64_t> shape;
+  for (const char label : labels) shape.push_back(extents.at(label));
+  return {reshape(y, Shape(shape)), labels};
+}
+
+/// "ij" of rank 2, "...i" of rank 3 as "10i": an ellipsis has the digits of its axes, from the
+/// last.
+std::string labels_of(const std::string& equation, std::string term, int ellipsis) {
+  if (const size_t dots = term.find("..."); dots != std::string::npos) {
+    std::string digits;
+    for (int i = ellipsis; i-- > 0;) digits += static_cast<char>('0' + i);
+    term.replace(dots, 3, digits);
+  }
+  for (const char label : term)
+    if (!(label >= 'a' && label <= 'z') && !(label >= 'A' && label <= 'Z') &&
+        !(label >= '0' && label <= '5'))
+      raise<ConfigError>(
+          "einsum: '{}' has '{}'; expected letters, ',', '...' and '->', as in \"bij,bjk->bik\"",
+          equation, label);
+  return term;
+}
+
+}  // namespace
+
+Var einsum(const std::string& equation, std::span<const Var> operands) {
+  std::string text;
+  for (const char c : equation)
+    if (c != ' ') text += c;
+  const size_t arrow = text.find("->");
+  std::vector<std::string> terms{""};
+  for (const char c : text.substr(0, arrow))
+    if (c == ',')
+      terms.emplace_back();
+    else
+      terms.back() += c;
+  if (terms.size() != operands.size())
+    raise<ConfigError>("einsum: '{}' has {} operands; expected {}, as many as given", equation,
+                       terms.size(), operands.size());
+  std::vector<Labelled> parts;
+  std::map<char, int64_t> extents;
+  std::map<char, int> uses;
+  int ellipsis = 0;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    const Shape shape = floating_operand("einsum", "an operand", operands[i]).shape();
+    const bool dots = terms[i].find("...") != std::string::npos;
+    const int named = static_cast<int>(terms[i].size()) - (dots ? 3 : 0);
+    if (shape.rank() < named || (!dots && shape.rank() != named))
+      refuse_shape("einsum", "an operand", shape, fmt::format("rank {} for '{}'", named, terms[i]));
+    if (dots) ellipsis = std::max(ellipsis, shape.rank() - named);
+    parts.push_back({operands[i], labels_of(equation, terms[i], shape.rank() - named)});
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+      const char label = parts.back().labels[static_cast<size_t>(axis)];
+      ++uses[label];
+      int64_t& extent = extents.try_emplace(label, shape[axis]).first->second;
+      if (extent == 1) extent = shape[axis];
+      if (shape[axis] != extent && shape[axis] != 1)
+        refuse_shape("einsum", "an operand", shape,
+                     fmt::format("extent {} for '{}' of '{}'", extent, label, equation));
+    }
+  }
+  std::string result;
+  if (arrow != std::string::npos) {
+    result = labels_of(equation, text.substr(arrow + 2), ellipsis);
+  } else {
+    result = labels_of(equation, "...", ellipsis);
+    for (const auto& [label, count] : uses)
+      if (count == 1 && label > '9') result += label;
+  }
+  for (const char label : result)
+    if (!uses.contains(label) || std::ranges::count(result, label) > 1)
+      raise<ConfigError>(
+          "einsum: the result of '{}' has '{}'; expected labels of operands, each once", equation,
+          label);
+  for (Labelled& part : parts) {
+    Shape shape = part.x.shape();
+    for (int axis = 0; axis < shape.rank(); ++axis)
+      shape = shape.with(axis, extents.at(part.labels[static_cast<size_t>(axis)]));
+    part.x = broadcast_to(part.x, shape);
+    for (size_t i = 0; i < part.labels.size(); ++i)
+      if (const size_t other = part.labels.find(part.labels[i], i + 1); other != std::string::npos)
+        part = with_diagonal(part, i, other), i = static_cast<size_t>(-1);
+  }
+  Labelled y = parts[0];
+  for (size_t i = 1; i < parts.size(); ++i) {
+    std::string kept = result;
+    for (size_t later = i + 1; later < parts.size(); ++later) kept += parts[later].labels;
+    y = product(y, parts[i], kept, extents);
+  }
+  y = summed(y, result);
+  std::vector<int64_t> shape;
+  for (const char label : result) shape.push_back(extents.at(label));
+  return arranged(y, result, Shape(shape));
+}
+
+Var tensordot(const Var& a, const Var& b, const Axes& axes_of_a, const Axes& axes_of_b) {
+  const Shape of_a = operand("tensordot", "a", a).shape(),
+              of_b = operand("tensordot", "b", b).shape();
+  if (axes_of_a.size() != axes_of_b.size())
+    raise<ConfigError>("tensordot: {} axes of a and {} of b; expected as many", axes_of_a.size(),
+                       axes_of_b.size());
+  std::string left = std::string("abcdef").substr(0, static_cast<size_t>(of_a.rank())),
+              right = std::string("ghijkl").substr(0, static_cast<size_t>(of_b.rank())), result;
+  for (auto i = axes_of_a.begin(), j = axes_of_b.begin(); i != axes_of_a.end(); ++i, ++j)
+    right[static_cast<size_t>(axis_of("tensordot", of_b, *j))] =
+        left[static_cast<size_t>(axis_of("tensordot", of_a, *i))];
+  for (const char label : left + right)
+    if (!has(left, label) || !has(right, label)) result += label;
+  return einsum(left + "," + right + "->" + result, std::vector{a, b});
+}
+
+Var outer(const Var& a, const Var& b) { return einsum("i,j->ij", std::vector{a, b}); }
+
+}  // namespace zg
