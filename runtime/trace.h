@@ -71,8 +71,8 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
   /// Adds a point to the counter "memory" (bytes by purpose) of a rank, unless nothing has changed.
   void memory(int rank, int64_t at_ns, const BytesByPurpose& live);
 
-  /// A kernel or a collective that has ended, and the tensors that it has written. Of an
-  /// all_gather, all_to_all and scatter each rank's piece is one, "from rank 2".
+  /// A kernel or a collective that has ended, and the tensors that it has written (of all_gather,
+  /// all_to_all and scatter each rank's piece, "from rank 2"); or a wait for collectives, without.
   struct Call {
     struct Output {
       std::string name;
@@ -82,7 +82,7 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
     Stream& stream;  ///< of the call; its work is done
     std::string track, name;
     std::span<const Output> outputs;
-    /// The ranks that take part in a collective, and when this one's program called it.
+    /// The ranks that send in a collective. When the program called it, or the one it waited for.
     std::span<const int> ranks = {};
     int64_t queued_ns = 0;
   };

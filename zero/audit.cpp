@@ -68,13 +68,14 @@ std::string limb_text(const std::vector<int64_t>& limbs) {
 
 // The variables that this library reads, and that may change bits; libraries that others replace.
 Json environment() {
+  constexpr size_t most = 1 << 16;
   Json found = Json::object();
   for (char** at = environ; *at; ++at)
     if (const std::string_view variable = *at;
         (variable.starts_with("ZG_") && !variable.starts_with("ZG_NUM_THREADS=")) ||
         variable.starts_with("LD_PRELOAD="))
-      found[std::string(variable.substr(0, variable.find('=')))] =
-          variable.substr(variable.find('=') + 1);
+      found[printable(std::string(variable.substr(0, variable.find('='))), most)] =
+          printable(std::string(variable.substr(variable.find('=') + 1)), most);
   return found;
 }
 
@@ -254,7 +255,7 @@ void AuditState::add_units(Json& record) const {
       own.push_back({printable(unit->name, 200), printable(parameter->name, 200), hex(range),
                      hex(sum), counted});
     }
-  const auto texts = group ? gather_texts(*group, own.dump()) : std::vector{own.dump()};
+  const std::vector<std::string> texts = gather_sealed(group.get(), own);
   if (on_meta() || world().rank() > 0) return;
   const size_t tensor_ranks = engine.mesh() ? static_cast<size_t>(engine.mesh()->shape.tensor) : 1;
   std::map<std::string, std::pair<std::string, std::string>> firsts;  // rank, sum; by name, range
@@ -269,7 +270,7 @@ void AuditState::add_units(Json& record) const {
     copies[name][rank] = sum;
   };
   for (size_t rank = 0; rank < texts.size(); ++rank)
-    for (const Json of_rank = Json::parse(texts[rank]); const Json& one : of_rank) {
+    for (const Json of_rank = opened(texts[rank], rank); const Json& one : of_rank) {
       const std::string unit = one[0], name = one[1], range = one[2], sum = one[3];
       const uint64_t number = std::stoull(sum, nullptr, 16);
       Json& whole = sums[unit];

@@ -56,9 +56,9 @@ struct AuditOptions {
 /// tensor ranks divide the parameter at different elements. It is absent if none differs.
 ///
 /// `ops` has each rank's masters before the step, and each output by rank, track of a trace and
-/// number there: "0/compute/17 backward block.0 linear: matmul c f32 [44, 96]". They are in the
-/// order of the program: a rank's outputs follow those of lower ranks since the last collective of
-/// both. Kernels that a collective calls are left out. A plan does not have the exchange of `ops`.
+/// number there: "0/compute/17 backward block.0 linear: matmul c f32 [44, 96]". Each follows those
+/// that it is computed from, and otherwise those of lower ranks between the same collectives.
+/// Kernels that a collective calls are left out. A plan does not have the exchange of `ops`.
 class ZG_API Audit {
  public:
   /// The first step opens the file. Before step 0 it replaces an old one. Before a later step,
@@ -128,6 +128,7 @@ ZG_API std::map<std::string, std::string> build_ids();
 /// A field that differs, with both values; "-" where a record does not have it.
 struct AuditDifference {
   std::string field, first, second;
+  std::string other = {};  ///< an output of an op: its field in the second record, if another
 };
 
 ZG_API std::vector<AuditDifference> compare(const AuditTrail::Fields& a,
@@ -143,6 +144,9 @@ struct AuditComparison {
 };
 /// Compares the steps from `first` to `last` that both trails have, and the units before them.
 /// Hashes of units and of ops are compared where both have them, ops only if the layouts are equal.
+/// If two records of a rank do not have the same outputs, those with equal hashes are paired,
+/// wherever they are. Outputs that one record alone has are differences only if another field of
+/// the step differs: recomputation, buckets and speculation add and move outputs.
 ZG_API AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first = 0,
                                int64_t last = INT64_MAX);
 /// "a.audit has 6 more steps, 4 to 9", than `b`; empty: none.

@@ -10,6 +10,23 @@ namespace zg::zero {
 
 using Json = nlohmann::ordered_json;
 
+std::vector<std::string> gather_sealed(Communicator* group, const Json& own) {
+  std::string text = own.dump();
+  text = checksum(std::as_bytes(std::span(text))) + text;
+  return group ? gather_texts(*group, text) : std::vector{text};
+}
+
+Json opened(const std::string& text, size_t rank) {
+  const size_t digits = checksum({}).size();
+  const std::string json = text.substr(std::min(digits, text.size()));
+  if (checksum(std::as_bytes(std::span(json))) + json != text)
+    raise<CommError>(
+        "audit: the text of rank {} is not what the rank has sent: expected its checksum, got {}; "
+        "a message was damaged; try to resume from the last checkpoint",
+        rank, printable(text, 60));
+  return Json::parse(json);
+}
+
 AuditedOps::AuditedOps(const Engine& engine, std::string tensor)
     : engine_(engine), tensor_(std::move(tensor)) {
   const Device& device = engine.device();
@@ -32,8 +49,8 @@ AuditedOps::~AuditedOps() {
   if (has_own_trace_) engine_.device().set_trace(nullptr);
 }
 
-void AuditedOps::add(int64_t ns, const std::string& track, const std::string& place,
-                     const std::string& of, std::span<const std::byte> bytes) {
+size_t AuditedOps::add(int64_t ns, const std::string& track, const std::string& place,
+                       const std::string& of, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   std::string id = fmt::format("{}/{}/{}", engine_.world().rank(), track, counts_[track]++);
   std::string value;
@@ -42,6 +59,7 @@ void AuditedOps::add(int64_t ns, const std::string& track, const std::string& pl
   else
     value = checksum(bytes);
   entries_.push_back({ns, fmt::format("{} {}: {}", id, place, of), std::move(value)});
+  return entries_.size() - 1;
 }
 
 void AuditedOps::note(const Trace::Call& call) {
@@ -58,13 +76,25 @@ void AuditedOps::note(const Trace::Call& call) {
   std::string track = call.track;
   std::erase(track, ' ');
   // A collective is where the program calls it: after its inputs, and before those that wait for
-  // it.
-  const int64_t ns = is_kernel ? device.trace()->now_ns() : call.queued_ns;
+  // it. A rank that only receives may call it long before: there it is where the program waits.
+  const int64_t ns =
+      call.kind == Trace::Kind::collective ? call.queued_ns : device.trace()->now_ns();
+  const bool sends = std::ranges::find(call.ranks, engine_.world().rank()) != call.ranks.end();
+  std::vector<Received> received;
   if (!is_kernel) {
     const std::lock_guard lock(mutex_);
+    if (call.kind == Trace::Kind::wait) {
+      std::erase_if(received_[track], [&](const Received& one) {
+        const bool is_awaited = one.queued_ns <= call.queued_ns;
+        if (is_awaited) entries_[one.entry].ns = ns;
+        return is_awaited;
+      });
+      return;
+    }
     std::string id = fmt::format("{}/{}", track, calls_[track]++);
     for (const int rank : call.ranks) id += fmt::format(" {}", rank);
-    entries_.push_back({.ns = ns, .call = std::move(id)});
+    received.push_back({call.queued_ns, entries_.size()});
+    entries_.push_back({.ns = ns, .call = std::move(id), .sends = sends});
   }
   for (const auto& [name, tensor] : call.outputs) {
     if (!tensor || tensor.numel() == 0) continue;
@@ -76,9 +106,15 @@ void AuditedOps::note(const Trace::Call& call) {
       call.stream.synchronize();
       bytes = copied;
     }
-    add(ns, track, place,
-        fmt::format("{} {} {} {}", call.name, name, tensor.dtype(), tensor.shape()), bytes);
+    const size_t entry =
+        add(ns, track, place,
+            fmt::format("{} {} {} {}", call.name, name, tensor.dtype(), tensor.shape()), bytes);
+    received.push_back({call.queued_ns, entry});
   }
+  if (is_kernel || sends) return;
+  const std::lock_guard lock(mutex_);
+  auto& all = received_[track];
+  all.insert(all.end(), received.begin(), received.end());
 }
 
 void AuditedOps::note_masters() {
@@ -105,17 +141,19 @@ Json AuditedOps::end(Communicator* group) {
   if (failure_) std::rethrow_exception(failure_);
   std::ranges::stable_sort(entries_, {}, &Entry::ns);
   Json own = Json::array();
-  for (const Entry& entry : entries_) own.push_back({entry.name, entry.hash, entry.call});
+  for (const Entry& entry : entries_)
+    own.push_back({entry.name, entry.hash, entry.call, entry.sends});
   std::vector<Json> ranks;
-  for (const std::string& text : group ? gather_texts(*group, own.dump()) : std::vector{own.dump()})
-    ranks.push_back(Json::parse(text));
-  std::map<std::string, size_t> members;  // by collective, those that have not left it
+  for (const std::string& text : gather_sealed(group, own))
+    ranks.push_back(opened(text, ranks.size()));
+  std::map<std::string, size_t> senders;  // by collective, those that have not reached it
   for (const Json& entries : ranks)
-    for (const Json& entry : entries) ++members[entry[2]];
+    for (const Json& entry : entries) senders[entry[2]] += entry[3].get<bool>();
   std::vector<size_t> at(ranks.size());
+  std::vector<bool> is_counted(ranks.size());
   Json ops = Json::object();  // names differ by their numbers: no search for an equal one
-  // Each rank goes on to its next collective; those leave one that all have reached. If ranks call
-  // collectives in different orders, none is such, and those at the first by name leave it.
+  // Each rank goes on to its next collective; those leave it that all its senders have reached. If
+  // ranks call collectives in different orders, none is such, and those at the first by name leave.
   for (;;) {
     std::map<std::string, std::vector<size_t>> arrived;
     for (size_t rank = 0; rank < ranks.size(); ++rank)
@@ -123,16 +161,22 @@ Json AuditedOps::end(Communicator* group) {
         const Json& entry = ranks[rank][at[rank]];
         if (entry[2] != "") {
           arrived[entry[2]].push_back(rank);
+          if (entry[3].get<bool>() && !is_counted[rank]) --senders[entry[2]];
+          is_counted[rank] = true;
           break;
         }
         ops.get_ref<Json::object_t&>().emplace_back(entry[0], entry[1]);
       }
     if (arrived.empty()) return ops;
-    auto leaves = std::ranges::find_if(
-        arrived, [&](const auto& call) { return call.second.size() == members[call.first]; });
-    if (leaves == arrived.end()) leaves = arrived.begin();
-    for (const size_t rank : leaves->second) ++at[rank];
-    members[leaves->first] -= leaves->second.size();
+    const bool is_stuck =
+        std::ranges::none_of(arrived, [&](const auto& call) { return senders[call.first] == 0; });
+    for (const auto& [call, waiting] : arrived) {
+      if (senders[call] > 0 && !(is_stuck && call == arrived.begin()->first)) continue;
+      for (const size_t rank : waiting) {
+        ++at[rank];
+        is_counted[rank] = false;
+      }
+    }
   }
 }
 

@@ -14,6 +14,12 @@
 
 namespace zg::zero {
 
+/// The JSON of all ranks with checksums, as opened() reads them. Collective over the group (null:
+/// one rank).
+std::vector<std::string> gather_sealed(Communicator* group, const nlohmann::ordered_json& own);
+/// Throws CommError if a message has changed the text.
+nlohmann::ordered_json opened(const std::string& text, size_t rank);
+
 /// Hashes of the tensors that this rank's kernels and collectives write, from construction to
 /// end(). They are seen by a watch on the device's trace. A device without a trace gets one
 /// meanwhile.
@@ -34,10 +40,17 @@ class AuditedOps {
   struct Entry {
     int64_t ns;
     std::string name, hash, call = {};
+    bool sends = false;  ///< this rank has an input of the collective
+  };
+  /// Collectives by track whose outputs this rank alone receives, until its program waits for them.
+  struct Received {
+    int64_t queued_ns;
+    size_t entry;
   };
   /// `ns` orders the outputs of this rank. `place`: "forward block.0". `of` names the output.
-  void add(int64_t ns, const std::string& track, const std::string& place, const std::string& of,
-           std::span<const std::byte> bytes);
+  /// Returns the index of its entry.
+  size_t add(int64_t ns, const std::string& track, const std::string& place, const std::string& of,
+             std::span<const std::byte> bytes);
   void note(const Trace::Call& call);
   void note_masters();
 
@@ -48,6 +61,7 @@ class AuditedOps {
   std::mutex mutex_;
   std::vector<Entry> entries_;
   std::map<std::string, int64_t> counts_, calls_;  // by track
+  std::map<std::string, std::vector<Received>> received_;
   std::exception_ptr failure_;
   std::shared_ptr<const Trace::Watch> watch_;
 };

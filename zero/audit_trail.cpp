@@ -3,9 +3,11 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
@@ -47,8 +49,8 @@ bool is_layout(const std::string& name) {
 }
 
 // The fields of both that differ, in the order of `a`, then those of `b` alone. `takes` chooses
-// fields by name. Hashes of units, and of ops, are left out if one has none, and a library that one
-// process alone has loaded, such as a plugin of MPI.
+// fields by name. Hashes of units are left out if one has none, and a library that one process
+// alone has loaded, such as a plugin of MPI.
 template <class Takes>
 std::vector<AuditDifference> differences(const Fields& a, const Fields& b, const Takes& takes) {
   const auto by_name = [](const Fields& fields) {
@@ -61,13 +63,13 @@ std::vector<AuditDifference> differences(const Fields& a, const Fields& b, const
     const auto has = [&](const auto& field) { return begins(field.first, prefix); };
     return std::ranges::any_of(a, has) && std::ranges::any_of(b, has);
   };
-  const bool have_units = in_both("units."), have_ops = in_both("ops.");
+  const bool have_units = in_both("units.");
   std::vector<AuditDifference> found;
   const auto add = [&](const std::string& name, const std::string& first,
                        const std::string& second) {
     const bool is_alone = first == "-" || second == "-";
     if (first != second && takes(name) && (have_units || !begins(name, "units.")) &&
-        (have_ops || !begins(name, "ops.")) && !(is_alone && begins(name, "run.build.")))
+        !(is_alone && begins(name, "run.build.")))
       found.push_back({name, first, second});
   };
   for (const auto& [name, value] : a) {
@@ -77,6 +79,117 @@ std::vector<AuditDifference> differences(const Fields& a, const Fields& b, const
   for (const auto& [name, value] : b)
     if (!of_a.contains(name)) add(name, "-", value);
   return found;
+}
+
+bool is_op(const std::string& name) { return begins(name, "ops."); }
+
+/// An output of a record, "ops.0/compute/17 backward block.0: matmul c f32 [4, 6]".
+struct Output {
+  const std::string *name, *value;
+  std::string track;  ///< "ops.0/compute"
+  std::string in;     ///< "ops.0/compute backward block.0: matmul c f32 [4, 6]"
+  std::string of;     ///< "ops.0/compute matmul c f32 [4, 6]"
+  std::string shape;  ///< the same without the dtype
+  size_t at;          ///< its place in the record
+  const Output* pair = nullptr;
+  bool is_collective() const { return track.find("/communication") != track.npos; }
+};
+
+std::vector<Output> outputs_in(const Fields& fields) {
+  std::vector<Output> outputs;
+  for (const auto& [name, value] : fields) {
+    if (!is_op(name)) continue;
+    const std::string id = name.substr(0, name.find(' '));
+    const std::string track = id.substr(0, id.rfind('/'));
+    const std::string of = track + name.substr(std::min(name.find(": ") + 1, name.size()));
+    const size_t end = of.rfind(" ["), begin = of.rfind(' ', end - 1);
+    const std::string shape = end < of.size() ? of.substr(0, begin) + of.substr(end) : of;
+    outputs.push_back(
+        {&name, &value, track, track + name.substr(id.size()), of, shape, outputs.size()});
+  }
+  return outputs;
+}
+
+// Whether the values of an output are equal: hashes, or its bytes in hex.
+bool are_equal(const std::string& a, const std::string& b) {
+  const auto hash_of = [](const std::string& hex) {
+    std::vector<uint8_t> bytes;
+    for (size_t i = 1; i + 2 < hex.size(); i += 2)
+      bytes.push_back(static_cast<uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+    return '"' + checksum(std::as_bytes(std::span(bytes))) + '"';
+  };
+  return a == b || (a.size() != b.size() && (hash_of(a) == b || a == hash_of(b)));
+}
+
+// The outputs that differ, in the order of `b`. `is_equal_step`: no other field of the step does.
+std::vector<AuditDifference> different_ops(const Fields& fields_a, const Fields& fields_b,
+                                           bool is_equal_step) {
+  std::vector<Output> a = outputs_in(fields_a), b = outputs_in(fields_b);
+  if (a.empty() || b.empty()) return {};
+  std::unordered_map<std::string_view, Output*> names;          // of b
+  std::unordered_map<std::string, Output*> values_a, values_b;  // by what is written, and its hash
+  std::unordered_map<std::string_view, int64_t> counts;         // in a, less those in b
+  std::unordered_map<std::string_view, bool> is_moved;          // by track: their names differ
+  for (Output& y : b) {
+    names[*y.name] = &y;
+    values_b.emplace(y.of + *y.value, &y);
+    --counts[y.in];
+    --counts[y.track];
+  }
+  for (Output& x : a) {
+    values_a.emplace(x.of + *x.value, &x);
+    ++counts[x.in];
+    ++counts[x.track];
+    is_moved[x.track] |= !names.contains(*x.name);
+  }
+  for (auto& [track, moved] : is_moved) moved |= counts[track] != 0;
+  // Pairs of equal outputs, then those left of the same op.
+  std::unordered_map<std::string_view, std::vector<Output*>> left;  // of b, the first at the end
+  for (Output& y : b | std::views::reverse)
+    if (const auto found = values_a.find(y.of + *y.value); found != values_a.end())
+      y.pair = found->second;
+    else
+      left[y.in].push_back(&y);
+  for (Output& x : a) {
+    if (!is_moved[x.track]) {
+      x.pair = names[*x.name];
+      names[*x.name]->pair = &x;
+    } else if (const auto found = values_b.find(x.of + *x.value); found != values_b.end()) {
+      x.pair = found->second;
+    } else if (auto& others = left[x.in];
+               !others.empty() && (counts[x.in] == 0 || !(is_equal_step || x.is_collective()))) {
+      x.pair = others.back();
+      others.back()->pair = &x;
+      others.pop_back();
+    }
+  }
+  // Buckets divide collectives: one that a record alone has counts if the dtype alone is another.
+  std::unordered_set<std::string_view> shapes_a, shapes_b;
+  for (const Output& x : a)
+    if (!x.pair) shapes_a.insert(x.shape);
+  for (const Output& y : b)
+    if (!y.pair) shapes_b.insert(y.shape);
+  const auto is_alone = [&](const Output& output, const auto& others) {
+    return !output.pair && !is_equal_step &&
+           (!output.is_collective() || others.contains(output.shape));
+  };
+  std::vector<std::pair<size_t, AuditDifference>> found;  // by place
+  size_t place = 0;
+  for (const Output& x : a) {
+    if (x.pair) place = 2 * x.pair->at + 2;
+    if (x.pair && !are_equal(*x.value, *x.pair->value))
+      found.push_back(
+          {place,
+           {*x.name, *x.value, *x.pair->value, *x.name == *x.pair->name ? "" : *x.pair->name}});
+    else if (is_alone(x, shapes_b))
+      found.push_back({place + 1, {*x.name, *x.value, "-"}});
+  }
+  for (const Output& y : b)
+    if (is_alone(y, shapes_a)) found.push_back({2 * y.at + 2, {*y.name, "-", *y.value}});
+  std::ranges::stable_sort(found, {}, &std::pair<size_t, AuditDifference>::first);
+  std::vector<AuditDifference> ops;
+  for (auto& [at, difference] : found) ops.push_back(std::move(difference));
+  return ops;
 }
 
 }  // namespace
@@ -181,10 +294,17 @@ AuditComparison compare(const AuditTrail& a, const AuditTrail& b, int64_t first,
     const Record* other = b.step(step);
     if (!other) continue;
     result.step = compare(a.units_before(step), b.units_before(step));
-    const bool with_units = result.step.empty(), with_ops = in_runs(step, is_layout).empty();
-    const auto fields = differences(record.fields, other->fields, [&](const std::string& name) {
-      return begins(name, "ops.") ? with_ops : with_units || !begins(name, "units.");
+    const bool with_units = result.step.empty();
+    auto fields = differences(record.fields, other->fields, [&](const std::string& name) {
+      return !is_op(name) && (with_units || !begins(name, "units."));
     });
+    if (in_runs(step, is_layout).empty()) {
+      const auto ops = different_ops(record.fields, other->fields, with_units && fields.empty());
+      const auto units = std::ranges::find_if(fields, [](const AuditDifference& difference) {
+        return begins(difference.field, "units.");
+      });
+      fields.insert(units, ops.begin(), ops.end());
+    }
     result.step.insert(result.step.end(), fields.begin(), fields.end());
     if (!result.step.empty()) {
       result.differs_at = step;

@@ -50,6 +50,22 @@ AuditTrail replay(const AuditedRun& run, int64_t first, int64_t end, AuditOption
   return trail;
 }
 
+// The steps from `first` to `last` whose ops one of the records has, to compute these again.
+AuditOptions with_ops(std::initializer_list<const AuditTrail*> trails, int64_t first,
+                      int64_t last) {
+  AuditOptions audit{.first_op_step = INT64_MAX};
+  for (const AuditTrail* trail : trails)
+    for (const AuditTrail::Record& record : trail->records) {
+      const auto is_op = [](const auto& field) { return field.first.starts_with("ops."); };
+      if (!record.is_step || record.step < first || record.step > last ||
+          std::ranges::none_of(record.fields, is_op))
+        continue;
+      audit.first_op_step = std::min(audit.first_op_step, record.step);
+      audit.end_op_step = std::max(audit.end_op_step, record.step + 1);
+    }
+  return audit;
+}
+
 // "c f32 [44, 96]": the dtype is the word before the shape.
 std::optional<DType> dtype_in(const std::string& op) {
   const std::string words = op.substr(0, op.rfind(" ["));
@@ -98,6 +114,11 @@ std::string text_of(const Divergence& found, const AuditedRun& run_a, const Audi
   std::string text;
   if (found.kind == Divergence::Kind::equal)
     text = fmt::format("equal: {} steps of {} and {}.", found.steps, a, b);
+  else if (found.kind == Divergence::Kind::fault && !found.is_first)
+    text = fmt::format(
+        "{} and {} differ in step {} of their records ({}), and no replay shows it: they are equal "
+        "to each other and to the records where these have the same fields.",
+        a, b, found.steps, text_of(found.fields));
   else if (found.kind == Divergence::Kind::fault)
     text = fmt::format(
         "{} and {} differ in their records{}: {} has in step {} what its replay has not ({}).", a,
@@ -122,9 +143,13 @@ std::string text_of(const Divergence& found, const AuditedRun& run_a, const Audi
     text += fmt::format(" The first output that differs is{} on rank {}, {} (output {})",
                         found.op_step < found.steps ? " in the step before" : "",
                         op.substr(0, op.find('/')), op.substr(end + 1), op.substr(0, end));
+    std::string of[] = {a, b};
+    if (found.is_first && found.kind == Divergence::Kind::fault)
+      for (std::string& each : of) each = *found.is_first ? a : b;
+    if (found.kind == Divergence::Kind::fault) of[1] = "the replay of " + of[1];
     const bool is_of_a = found.op->second == "-";
     if (is_of_a || found.op->first == "-")
-      text += fmt::format(", of {}; {} has {} there", is_of_a ? a : b, is_of_a ? b : a,
+      text += fmt::format(", of {}; {} has {} there", of[!is_of_a], of[is_of_a],
                           found.other_op.empty() ? "none" : found.other_op);
     if (found.element)
       text += fmt::format(": element {} is {} and {}", found.element->index, found.element->first,
@@ -162,7 +187,8 @@ std::string text_of(const Divergence& found, const AuditedRun& run_a, const Audi
 AuditTrail recorded(const AuditedRun& run) { return replay(run, 0, INT64_MAX); }
 
 AuditTrail replayed(const AuditedRun& run, int64_t first, int64_t last) {
-  AuditTrail trail = replay(run, begin_before(run, first), last + 1);
+  AuditTrail trail =
+      replay(run, begin_before(run, first), last + 1, with_ops({&run.trail}, first, last));
   for (const int64_t step : {first, last})
     if (!trail.step(step))
       raise<ConfigError>("replay: {}: expected steps {} to {}, got a run without step {}",
@@ -196,8 +222,10 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   for (const int64_t step : recorded.equal) know(step);
   know(last);
   const int64_t from_a = begin_before(a, known), from_b = begin_before(b, known);
-  const AuditTrail again_a = replay(a, from_a, last + 1), again_b = replay(b, from_b, last + 1);
   const int64_t begin = std::max(from_a, from_b);
+  const AuditOptions audit = with_ops({&a.trail, &b.trail}, begin, last);
+  const AuditTrail again_a = replay(a, from_a, last + 1, audit),
+                   again_b = replay(b, from_b, last + 1, audit);
   const AuditComparison apart = compare(again_a, again_b, begin, last);
   const AuditComparison fault_a = compare(a.trail, again_a, begin, last);
   const AuditComparison fault_b = compare(b.trail, again_b, begin, last);
@@ -206,11 +234,12 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
       fault_a.differs_at && *fault_a.differs_at <= fault_b.differs_at.value_or(never);
   const AuditComparison& fault = is_first ? fault_a : fault_b;
   const int64_t fault_at = fault.differs_at.value_or(never);
-  if (apart_at == never && fault_at == never)
-    raise<ConfigError>(
-        "diverge: {} and {} differ, and their replays do not show it; expected the checkpoints of "
-        "both runs",
-        a.trail.path, b.trail.path);
+  if (apart_at == never && fault_at == never) {
+    result.kind = Divergence::Kind::fault;
+    result.steps = last;
+    result.fields = std::move(recorded.step);
+    return finish();
+  }
   // A record that is not its replay explains the difference, unless the replays differ as early,
   // and as the records do.
   const bool is_reproduced =
@@ -226,41 +255,54 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   result.begins_apart =
       !is_reproduced &&
       !compare(record.units_before(fault_at), again.units_before(fault_at)).empty();
-  if (!is_reproduced || !apart.layout.empty()) return finish();
-  // The ops that differ in the first step that has such ones; `tensor` has its bytes.
-  const auto ops_of = [&](int64_t first, const std::string& tensor) {
+  // The first output of those that differ between two trails.
+  const auto name_op = [&](const Differences& ops, const AuditTrail& x, const AuditTrail& y) {
+    const AuditDifference& first = ops.front();
+    result.op = first;
+    result.op->field = first.field.substr(std::strlen("ops."));
+    const std::string id = first.field.substr(0, first.field.find(' ') + 1);
+    if (first.first != "-" && first.second != "-") return;
+    const AuditTrail& other = first.first == "-" ? x : y;
+    for (const auto& [name, value] : other.step(result.op_step)->fields)
+      if (name.starts_with(id)) result.other_op = name.substr(id.size());
+  };
+  const auto keep_ops = [](Differences& fields) {
+    std::erase_if(fields, [](const auto& field) { return !field.field.starts_with("ops."); });
+  };
+  if (!is_reproduced) {
+    Differences ops = fault.step;
+    keep_ops(ops);
+    result.op_step = result.steps;
+    if (!ops.empty()) name_op(ops, record, again);
+    return finish();
+  }
+  if (!apart.layout.empty()) return finish();
+  // The ops that differ in the first step that has such ones; of the first the bytes.
+  AuditTrail ops_a, ops_b;
+  const auto ops_of = [&](int64_t first, const std::string& of_a, const std::string& of_b) {
     const int64_t end = result.steps + 1;
-    const AuditOptions audit{.first_op_step = first, .end_op_step = end, .tensor = tensor};
-    const AuditTrail ops_a = replay(a, from_a, end, audit), ops_b = replay(b, from_b, end, audit);
+    ops_a = replay(a, from_a, end, {.first_op_step = first, .end_op_step = end, .tensor = of_a});
+    ops_b = replay(b, from_b, end, {.first_op_step = first, .end_op_step = end, .tensor = of_b});
     Differences ops;
-    for (result.op_step = first; result.op_step < end; ++result.op_step) {
+    for (result.op_step = first; ops.empty() && result.op_step < end; ++result.op_step) {
       ops = compare(ops_a, ops_b, result.op_step, result.op_step).step;
-      // Settings such as those of prefetching change the order of collectives.
-      std::erase_if(ops, [](const AuditDifference& d) {
-        const bool is_alone = d.first == "-" || d.second == "-";
-        return !d.field.starts_with("ops.") ||
-               (is_alone && d.field.find("/communication") != std::string::npos);
-      });
-      if (!ops.empty()) break;
+      keep_ops(ops);
     }
+    --result.op_step;
     return ops;
   };
   // The step before it may have sent parameters that its own record does not have.
-  const Differences ops = ops_of(std::max(begin, result.steps - 1), "");
+  const Differences ops = ops_of(std::max(begin, result.steps - 1), "", "");
   if (ops.empty()) return finish();
-  const AuditDifference& first = ops.front();
-  const std::string name = first.field.substr(std::strlen("ops."));
-  result.op = {name, first.first, first.second};
-  const std::string id = name.substr(0, name.find(' '));
-  if (first.first == "-" || first.second == "-") {
-    for (const AuditDifference& op : ops)
-      if (op.field != first.field && op.field.starts_with("ops." + id + " "))
-        result.other_op = op.field.substr(std::strlen("ops. ") + id.size());
-    return finish();
-  }
-  const std::optional<DType> dtype = dtype_in(name);
-  if (!dtype) return finish();
-  for (const AuditDifference& op : ops_of(result.op_step, id))
+  name_op(ops, ops_a, ops_b);
+  const std::optional<DType> dtype = dtype_in(result.op->field);
+  if (!dtype || result.op->first == "-" || result.op->second == "-") return finish();
+  const auto id_of = [](const std::string& field) {
+    return field.substr(std::strlen("ops."), field.find(' ') - std::strlen("ops."));
+  };
+  const AuditDifference first = ops.front();
+  for (const AuditDifference& op : ops_of(result.op_step, id_of(first.field),
+                                          id_of(first.other.empty() ? first.field : first.other)))
     if (op.field == first.field) result.element = first_difference(op.first, op.second, *dtype);
   return finish();
 }

@@ -43,13 +43,14 @@ struct Divergence {
   std::vector<AuditDifference> fields;
   /// The settings and the layouts of the two runs that differ.
   std::vector<AuditDifference> settings, layout;
-  /// The run whose record is not what its replay computes: whether it is the first; absent: none.
+  /// The run whose record is not what its replay computes: whether it is the first; absent: none,
+  /// also of a fault that no replay shows.
   std::optional<bool> is_first;
   bool begins_apart = false;  ///< a fault: the parameters before the step differ already
   /// The settings of this record, and of its replay, that differ: other data, build or machine.
   std::vector<AuditDifference> replay_settings;
-  /// The first output of an op that differs, and its hashes; absent: layouts differ, or all ops of
-  /// a second replay were equal.
+  /// The first output of an op that differs, and its hashes: of the replays; of a fault: of the
+  /// record, if it has ops, and of its replay. Absent: layouts differ, or all ops were equal.
   std::optional<AuditDifference> op;
   std::string other_op;  ///< if one run alone has it: the other run's output with this number
   int64_t op_step = 0;   ///< `steps`, or the one before it, whose last outputs no record has

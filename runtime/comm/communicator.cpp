@@ -171,6 +171,13 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
   ranks.wait(ranks.all_reduce(lengths, "lengths of texts"));
   sizes = lengths.to_host<int64_t>();
   const int64_t longest = *std::ranges::max_element(sizes);
+  constexpr int64_t most = int64_t{1} << 40;
+  if (*std::ranges::min_element(sizes) < 0 || longest > most ||
+      sizes[static_cast<size_t>(ranks.rank())] != std::ssize(text))
+    raise<CommError>(
+        "texts of the ranks: rank {}: expected {} bytes of its own, and of each rank at most {}, "
+        "got {} and {}; a message was damaged",
+        ranks.rank(), text.size(), most, sizes[static_cast<size_t>(ranks.rank())], longest);
 
   std::vector<uint8_t> bytes(text.begin(), text.end());
   bytes.resize(static_cast<size_t>(longest));

@@ -9,6 +9,13 @@
 #include "zerograd/runtime/pending.h"
 
 namespace zg::cpu {
+namespace {
+
+std::string track_of(const Members& members) {
+  return members.group.empty() ? "communication" : "communication, " + members.group;
+}
+
+}  // namespace
 
 Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const Tensor& full,
                                                     const std::string& name, Chunk chunk) {
@@ -159,7 +166,16 @@ void QueuedCommunicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   await(lock, ticket, [&] { return done_ > ticket || failure_; });
   if (done_ <= ticket) throw_failure();
+  const auto place = jobs_.size() - static_cast<size_t>(next_ - ticket);  // wraps: released
+  const int64_t queued_ns = place < jobs_.size() ? jobs_[place].queued_ns : -1;
   release_jobs(ticket);
+  lock.unlock();
+  if (const Trace* trace = device_.trace(); trace && trace->is_watched() && queued_ns >= 0)
+    trace->note({.kind = Trace::Kind::wait,
+                 .stream = *stream_,
+                 .track = track_of(members_),
+                 .outputs = {},
+                 .queued_ns = queued_ns});
 }
 
 bool QueuedCommunicator::is_done(Ticket ticket) {
@@ -268,18 +284,17 @@ void QueuedCommunicator::note_arrival(const Job& job) {
 
 void QueuedCommunicator::record(const Job& job, Ticket ticket, int64_t begin_ns) const {
   const Call& call = job.call;
-  Trace::Span span{
-      .rank = device_.trace_rank(),
-      .track = members_.group.empty() ? "communication" : "communication, " + members_.group,
-      .kind = Trace::Kind::collective,
-      .name = std::string(name_of(call.op)) + " " + call.name,
-      .begin_ns = begin_ns,
-      .end_ns = job.trace->now_ns(),
-      .arguments = {{"bytes", job.bytes},
-                    {"elements", call.count},
-                    {"dtype", name_of(call.dtype)},
-                    {"sequence", ticket},
-                    {"queued_us", (begin_ns - job.queued_ns) / 1000}}};
+  Trace::Span span{.rank = device_.trace_rank(),
+                   .track = track_of(members_),
+                   .kind = Trace::Kind::collective,
+                   .name = std::string(name_of(call.op)) + " " + call.name,
+                   .begin_ns = begin_ns,
+                   .end_ns = job.trace->now_ns(),
+                   .arguments = {{"bytes", job.bytes},
+                                 {"elements", call.count},
+                                 {"dtype", name_of(call.dtype)},
+                                 {"sequence", ticket},
+                                 {"queued_us", (begin_ns - job.queued_ns) / 1000}}};
   if (arrived_ns_ >= 0)
     job.trace->span({.rank = span.rank,
                      .track = span.track,
@@ -292,7 +307,7 @@ void QueuedCommunicator::record(const Job& job, Ticket ticket, int64_t begin_ns)
                    .track = span.track,
                    .name = span.name,
                    .outputs = outputs_of(job),
-                   .ranks = members_.ranks,
+                   .ranks = call.root < 0 ? std::span(members_.ranks) : std::span(&call.root, 1),
                    .queued_ns = job.queued_ns});
   job.trace->span(std::move(span));
 }

@@ -82,8 +82,14 @@ struct Diverging : TenSteps {
     });
   }
 
-  zero::AuditedRun audited(const Side& side, int64_t interval = 3) const {
-    train(side, 0, 10, {.path = folder / side.name, .interval = interval}, false);
+  zero::AuditedRun audited(const Side& side, int64_t interval = 3, int64_t op_steps = 0,
+                           const std::string& tensor = "") const {
+    train(side, 0, 10,
+          {.path = folder / side.name,
+           .interval = interval,
+           .end_op_step = op_steps,
+           .tensor = tensor},
+          false);
     return {.trail = zero::AuditTrail::read(folder / side.name),
             .checkpoints = {2, 4, 6, 8},
             .replay = [this, side](int64_t first, int64_t end, const AuditOptions& audit) {
@@ -188,13 +194,62 @@ TEST_CASE_FIXTURE(Diverging, "an op that one run alone has is named with the oth
     const Divergence result = is_first ? diverge(twice, one) : diverge(one, twice);
     CAPTURE(result.text);
     REQUIRE(result.op);
-    CHECK((result.op->first == "-") == false);
-    CHECK(result.op->second == "-");
-    CHECK(contains(is_first ? result.op->field : result.other_op, "forward: axpby y f32 []"));
-    const std::string a = folder / (is_first ? "other" : "one"),
-                      b = folder / (is_first ? "one" : "other");
-    CHECK(contains(result.text, ", of " + a + "; " + b + " has " + result.other_op + " there."));
+    CHECK((result.op->first == "-") == !is_first);
+    CHECK((result.op->second == "-") == is_first);
+    CHECK(contains(result.op->field, "forward: axpby y f32 []"));
+    CHECK(contains(result.other_op, "backward"));
+    CHECK(contains(result.text, ", of " + (folder / "other") + "; " + (folder / "one") + " has " +
+                                    result.other_op + " there."));
   }
+}
+
+TEST_CASE_FIXTURE(Diverging, "outputs that one of two equal runs has more are no difference") {
+  Side other = side("other");
+  other.multiplies_twice = true;
+  const zero::AuditedRun one = audited(side("one"), 3, 10), twice = audited(other, 3, 10);
+  CHECK(diverge(one, twice).text ==
+        "equal: 10 steps of " + (folder / "one") + " and " + (folder / "other") + ".");
+  // Other values of such outputs are a difference, and so are bytes with another hash.
+  const auto first_op = [&](const Side& changed, const std::string& tensor) {
+    const std::vector<zero::AuditDifference> fields =
+        compare(one.trail, audited(changed, 3, 10, tensor).trail).step;
+    return fields.empty() ? "" : fields.front().field;
+  };
+  CHECK(first_op(side("bytes"), "0/compute/1") == "");
+  Side flipped = side("flipped");
+  flipped.flipped_step = 0;
+  CHECK(contains(first_op(flipped, "0/masters/1"), "units.high"));
+}
+
+TEST_CASE_FIXTURE(Diverging, "an output that no other field shows is a fault; its op is named") {
+  const zero::AuditedRun one = audited(side("one"), 3, 10);
+  zero::AuditedRun other = audited(side("other"), 3, 10);
+  std::string op;
+  for (auto& record : other.trail.records)
+    for (auto& [name, value] : record.fields)
+      if (record.step == 4 && contains(name, "0/compute/2 ")) {
+        op = name.substr(std::string("ops.").size());
+        value[1] = value[1] == '0' ? '1' : '0';
+      }
+  Divergence result = diverge(one, other);
+  CAPTURE(result.text);
+  CHECK(result.kind == Divergence::Kind::fault);
+  CHECK(result.steps == 4);
+  CHECK(result.is_first == false);
+  REQUIRE(result.op);
+  CHECK(result.op->field == op);
+  CHECK(contains(result.text, " on rank 0, " + op.substr(op.find(' ') + 1)));
+  // Replays of another layout do not show it.
+  other.replay = [&](int64_t first, int64_t end, const AuditOptions& audit) {
+    Side staged = side("other");
+    staged.job.engine.stage = 1;
+    train(staged, first, end, audit, true);
+  };
+  result = diverge(one, other);
+  CHECK(result.kind == Divergence::Kind::fault);
+  CHECK_FALSE(result.is_first);
+  CHECK(contains(result.text, "differ in step 4 of their records (ops." + op.substr(0, 20)));
+  CHECK(contains(result.text, "no replay shows it"));
 }
 
 TEST_CASE_FIXTURE(Diverging, "a replay with other settings than its record says which") {
@@ -249,12 +304,15 @@ TEST_CASE_FIXTURE(Diverging, "a bit that flips in one run is a fault of that run
   Side other = side("other");
   other.flipped_step = 6;
   for (const bool is_first : {false, true}) {
-    const Divergence result = is_first ? found(other, side("one")) : found(side("one"), other);
+    const zero::AuditedRun one = audited(side("one")), bad = audited(other, 3, /*op_steps=*/10);
+    const Divergence result = is_first ? diverge(bad, one) : diverge(one, bad);
     CAPTURE(result.text);
     CHECK(result.kind == Divergence::Kind::fault);
     CHECK(result.steps == 6);
     CHECK(result.is_first == is_first);
     CHECK_FALSE(result.begins_apart);
+    REQUIRE(result.op);
+    CHECK(result.op->field == "0/masters/1 before the step high: second f32 [60]");
     CHECK(names_of(result.replay_settings) == "");
     CHECK(contains(result.text, "other has in step 6 what its replay has not"));
     CHECK(contains(result.text, "a transient fault, or a build or machine"));

@@ -74,7 +74,7 @@ bool parse_audit(const std::vector<std::string>& words, Arguments& arguments) {
           "Checks the chain of an audit that train --audit wrote. With two files, or with\n"
           "--replay, compares the steps. Exit status 1: they differ; it names the first step\n"
           "and the fields, with both values, and the settings that differ. 5: a chain does not\n"
-          "hold.",
+          "hold. A replay that fails gives its status, or 7 for 1.",
       .positionals = {positional("FILE", "an audit", arguments.a.name, PathUse::reads)},
       .rest =
           Flag{.value = "FILE",
@@ -115,7 +115,8 @@ bool parse_diverge(const std::vector<std::string>& words, Arguments& arguments) 
       .summary =
           "Finds where two runs part, by computing steps again from the nearest checkpoints: the\n"
           "first step, the first unit of parameters, and, if the layouts are equal, the first\n"
-          "rank, op and element. Exit status 1: they differ; 0: equal.",
+          "rank, op and element. Exit status 1: they differ; 0: equal. A replay that fails gives\n"
+          "its status, or 7 for 1.",
       .positionals = {positional("A", help, arguments.a.name, PathUse::reads),
                       positional("B", help, arguments.b.name, PathUse::reads)},
       .groups = {std::move(group)},
@@ -133,7 +134,7 @@ bool parse_diverge(const std::vector<std::string>& words, Arguments& arguments) 
 
 Json json_of(const Differences& differences) {
   Json all = Json::array();
-  for (const auto& [field, first, second] : differences)
+  for (const auto& [field, first, second, other] : differences)
     all.push_back({{"field", field}, {"first", first}, {"second", second}});
   return all;
 }
@@ -158,12 +159,14 @@ int report(const Arguments& arguments, const AuditTrail& a, const AuditTrail& b,
     write_json("--json", arguments.json, json.dump());
   }
   const auto print_all = [](std::span<const zero::AuditDifference> all) {
-    constexpr size_t width = 100;
-    for (const auto& [field, first, second] : all)
-      print_line(stdout, "  {}: {}, {}", field, printable(first, width), printable(second, width));
+    constexpr size_t width = 100, most = 20;
+    for (const zero::AuditDifference& each : all.first(std::min(all.size(), most)))
+      print_line(stdout, "  {}: {}, {}", each.field, printable(each.first, width),
+                 printable(each.second, width));
+    if (all.size() > most) print_line(stdout, "  and {} more", all.size() - most);
   };
   if (found.differs_at) {
-    const auto& [field, first, second] = found.step.front();
+    const auto& [field, first, second, other] = found.step.front();
     print_line(stdout, "step {} differs: {}: {} in {}, {} in {}", *found.differs_at, field, first,
                a.path, second, b.path);
     print_all(std::span(found.step).subspan(1));
@@ -183,10 +186,17 @@ int replay(const Arguments& arguments) {
   const zero::AuditedRun run = audited_run(arguments.a);
   const auto& [first, last] = *arguments.replay;
   if (!run.trail.step(first) || !run.trail.step(last))
-    raise<ConfigError>("--replay: {} does not have the steps {} to {}", arguments.a.name, first,
-                       last);
+    raise<ConfigError>(
+        "--replay: {} does not have the steps {} to {}; expected steps from {} to {}",
+        arguments.a.name, first, last, run.trail.records.front().step,
+        run.trail.records.back().step);
   const AuditTrail again = zero::replayed(run, first, last);
-  return report(arguments, run.trail, again, compare(run.trail, again, first, last));
+  const zero::AuditComparison found = compare(run.trail, again, first, last);
+  const int status = report(arguments, run.trail, again, found);
+  const auto is_setting = [](const auto& field) { return field.field.starts_with("settings."); };
+  if (!arguments.a.flags.empty() || std::ranges::none_of(found.settings, is_setting)) return status;
+  print_line(stdout, "  its command line gives other settings than the record has");
+  return is_different;
 }
 
 Json result_of(const Divergence& found) {

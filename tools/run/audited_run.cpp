@@ -54,8 +54,13 @@ Command command_of(const std::string& name) {
   return command;
 }
 
-// Leaves out the flags that write, and, of a record, those that a replay has instead.
-Command without_outputs(Command command, bool is_record) {
+// The model and its first weights, which a run takes from the checkpoint that it resumes.
+constexpr const char* resumed_flags[] = {"--from-hf", "--init",   "--init-adapter", "--model-type",
+                                         "--n-layer", "--n-head", "--n-embd",       "--vocab-size"};
+
+// Leaves out the flags that write, and, of a record, those that a replay has instead; `resumes`:
+// from a checkpoint.
+Command without_outputs(Command command, bool is_record, bool resumes = false) {
   const Words words = std::exchange(command.words, {});
   std::map<std::string, bool> dropped;  // whether the flag has a value
   TrainOptions options;
@@ -67,7 +72,8 @@ Command without_outputs(Command command, bool is_record) {
       const bool is_output = group.title == "output" || group.title == "checkpoints";
       if (name == "--score-samples" || (name == "--resume" && !is_record)) continue;
       if (!is_output && flag.use != PathUse::writes && flag.use != PathUse::adds &&
-          !(is_record && name == "--inject"))
+          !(is_record && name == "--inject") &&
+          !(resumes && std::ranges::find(resumed_flags, name) != std::end(resumed_flags)))
         continue;
       for (const std::string& spelling : flag.names) dropped[spelling] = !flag.value.empty();
     }
@@ -104,10 +110,12 @@ zero::AuditTrail::Fields flags_of(const Command& command) {
       flags.emplace_back(word, "");
     else
       flags.back().second += (flags.back().second.empty() ? "" : " ") + word;
+  for (auto& [flag, value] : flags)
+    if (value.empty()) value = "on";
   return flags;
 }
 
-void train(Command command, const zero::AuditOptions& audit) {
+void train(Command command, const zero::AuditOptions& audit, const RunSource& source) {
   if (!command.variables.empty()) {
     command.variables.insert(command.variables.begin(), "env");
     if (command.program == this_program)
@@ -121,8 +129,14 @@ void train(Command command, const zero::AuditOptions& audit) {
                                            audit.end_op_step - audit.first_op_step, audit.tensor)});
   const CapturedEnd end = capture_child(words, "try the path of a zerograd", 1e9);
   if (end.end.status == 0) return;
-  print_line(stderr, "{}", end.output);
-  throw ReplayFailed{end.end.status};
+  std::string line;
+  for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;
+  print_line(stderr,
+             "{}\nthe replay of {}: {} ended with status {}: {}; paths are relative to this folder",
+             end.output, source.title, printable(source.name, 200), end.end.status,
+             printable(line, 400));
+  constexpr int is_different = 1, has_failed = 7;  // 1 is a result of audit and diverge
+  throw ReplayFailed{end.end.status == is_different ? has_failed : end.end.status};
 }
 
 // The command line that a replay repeats. Without words: another program wrote the record.
@@ -156,11 +170,11 @@ zero::AuditedRun run_of_command(const RunSource& source, Command command) {
   command = without_outputs(command, /*is_record=*/false);
   command.words.insert(command.words.end(), source.flags.begin(), source.flags.end());
   run.command = flags_of(command);
-  run.replay = [command](int64_t, int64_t end, const zero::AuditOptions& audit) {
+  run.replay = [command, source](int64_t, int64_t end, const zero::AuditOptions& audit) {
     Command own = command;
     if (end != INT64_MAX)
       own.words.insert(own.words.end(), {"--exit-interval", std::to_string(end)});
-    train(own, audit);
+    train(own, audit, source);
   };
   run.trail = zero::recorded(run);
   run.trail.path = source.title;
@@ -178,8 +192,15 @@ zero::AuditTrail read_audit(const std::string& path) {
 }
 
 zero::AuditedRun audited_run(const RunSource& source) {
-  if (Command command = command_of(source.name); !command.words.empty())
+  if (Command command = command_of(source.name); !command.words.empty()) {
+    if (!source.checkpoints.empty())
+      raise<ConfigError>(
+          "--checkpoint: {}: expected the file of an audit with it, got a command line, which "
+          "names "
+          "its checkpoint by --resume",
+          source.title);
     return run_of_command(source, command);
+  }
   if (source.name.find(' ') != std::string::npos && !std::filesystem::exists(source.name))
     raise<ConfigError>(
         "expected the file of an audit, or a command line of train or finetune, got {}",
@@ -215,13 +236,17 @@ zero::AuditedRun audited_run(const RunSource& source) {
             recorded_command(trail, record.step).words != command.words)
           stop = record.step;
       if (!source.program.empty()) command.program = source.program;
-      if (first > 0) command.words.insert(command.words.end(), {"--resume", checkpoints.at(first)});
+      if (first > 0) {
+        command = without_outputs(command, /*is_record=*/true, /*resumes=*/true);
+        command.words.insert(command.words.end(), {"--resume", checkpoints.at(first)});
+      }
       command.words.insert(command.words.end(), source.flags.begin(), source.flags.end());
       // The length of the run stays as it was, because a schedule may depend on it.
       command.words.insert(command.words.end(), {"--exit-interval", std::to_string(stop)});
       zero::AuditOptions own = audit;
-      if (own.first_op_step < first || own.first_op_step >= stop) own.end_op_step = 0;
-      train(command, own);
+      own.first_op_step = std::max(own.first_op_step, first);
+      own.end_op_step = std::min(own.end_op_step, stop);
+      train(command, own, source);
     }
   };
   return run;
