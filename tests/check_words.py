@@ -25,6 +25,8 @@ IDIOMS = {r"(?<=[^\s/#<*-] )(?<!here )is no (?!longer\b|more\b|less\b)[a-z]\w*":
           r"is without effect": "has no effect", r"does not do it": "lacks it"}
 TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|R"\((?:.|\n)*?\)"|//[^\n]*|/\*.*?\*/', re.S)
 NAMES = re.compile(r"\b(?:" + "|".join(f"({pattern})" for pattern in TERMS) + r")\b")
+# CTest divides a list at semicolons.
+TEST_NAME = re.compile(r'TEST_CASE[^"{;]*"((?:[^"\\]|"\s*")*;[^"]*)"')
 PHRASES = re.compile("|".join(rf"(\b{pattern}\b)" for pattern in IDIOMS))
 
 
@@ -63,6 +65,8 @@ def problems_of(path, text):
         for match in NAMES.finditer(code):
             line = code.count("\n", 0, match.start()) + 1
             yield f"{path}:{line}: the name {match[0]}; the term is {plain_form(match, TERMS)}"
+    for match in TEST_NAME.finditer(text) if cpp else ():
+        yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: the name of a test has a semicolon: {match[1]}"
     for line, words in enumerate(text.split("\n"), 1):
         for match in PHRASES.finditer(words):
             yield f"{path}:{line}: '{match[0]}'; the plain form is: {plain_form(match, IDIOMS)}"
@@ -96,12 +100,13 @@ def planted():
         (root / "zero").mkdir()
         (root / "zero/a.h").write_text("// Of the last one.\nint x;  ///< What it is\nstruct HeadPlace {};\n"
                                        "// The first line\n// Of a sentence goes on.\n"
-                                       "const char* s = \"Carrier\";  // a Carrier in a comment may stay\n")
+                                       "const char* s = \"Carrier\";  // a Carrier in a comment may stay\n"
+                                       "TEST_CASE(\n    \"one \"\n    \"and; two\") {}\n")
         (root / "zero/b.py").write_text("#!/usr/bin/env python3\n# Whoever reads.\nx = 1  # Of\n"
                                         "y = 'the file is no folder'\n# Now there is no folder, as it\n"
                                         "# is no longer.\n# A key is without effect.\n")
         found, _ = check(root)
-    expected = ["zero/a.h:1:", "zero/a.h:2:", "zero/a.h:3:", "zero/b.py:2:", "zero/b.py:4:",
+    expected = ["zero/a.h:1:", "zero/a.h:2:", "zero/a.h:3:", "zero/a.h:7:", "zero/b.py:2:", "zero/b.py:4:",
                 "zero/b.py:7:"]
     if len(found) != len(expected) or not all(line.startswith(want) for line, want in zip(found, expected)):
         sys.exit("planted mistakes: expected " + ", ".join(expected) + "; got\n" + "\n".join(found))

@@ -107,7 +107,7 @@ TEST_CASE("the peak on the page of a run is that of its plan, and both are in me
   check_refused("plan --data sort --report /nowhere/page", 5, "--report: /nowhere/page");
 }
 
-TEST_CASE("earlier runs are drawn beside a run and compared in numbers; other files are refused") {
+TEST_CASE("earlier runs are drawn beside a run and compared in numbers, other files are refused") {
   const TemporaryFolder folder;
   const std::string page = folder / "page.html", a = folder / "a.jsonl", b = folder / "b<.jsonl",
                     own = reported_run + "--steps 3 --report " + page + " --compare-metrics ";
@@ -154,7 +154,7 @@ TEST_CASE("the page of a finetune of adapters has validation and the moments of 
                  "<td class=\"n\">2</td><td class=\"n\">1024</td><td>block.0</td><td>optimizer"));
 }
 
-TEST_CASE("a run without steps says that it writes no page; a restart is not in the title") {
+TEST_CASE("a run without steps says that it writes no page, and a restart is not in the title") {
   const TemporaryFolder folder;
   const std::string page = folder / "page.html", save = folder / "s";
   const Outcome none = checked(zerograd(reported_run + "--steps 0 --report " + page));
