@@ -125,6 +125,15 @@ TEST_CASE("pairs: a resumed run has the bits of an uninterrupted one, on other r
   }
 }
 
+TEST_CASE("pairs: a replay begins from a checkpoint") {
+  const PairCase c;
+  const std::string audit = c.folder / "audit",
+                    saves = " --save-interval 1 --save-top-k -1 --save ";
+  checked(zerograd(
+      c.train("--steps 2 --audit " + audit + saves + (c.folder / "saved"), /*type=*/"bart")));
+  CHECK(contains(checked(zerograd("audit " + audit + " --replay 1..1")).out, "equal: step 1 of "));
+}
+
 TEST_CASE("pairs: plan gives the bytes of train, with and without data") {
   const PairCase c;
   const std::string planned = c.folder / "planned", ran = c.folder / "ran";

@@ -123,6 +123,42 @@ TEST_CASE("a bit that flips in the copy of a tensor rank is found in its step") 
                   "copies of parameters differ"));
 }
 
+TEST_CASE("the first output that differs is on the first stage of a pipeline") {
+  const TemporaryFolder folder;
+  const std::string one = folder / "one", other = folder / "other";
+  for (const char* stages : {"--ranks 2 --pipeline-parallel 2 ",
+                             "--ranks 3 --n-layer 3 --pipeline-parallel 3 --grad-accum 3 "}) {
+    const std::string all = run + stages + "--steps 1 --audit-ops 0:1 --audit ";
+    checked(called(all + one));
+    const auto first = [&](const std::string& flags) {
+      checked(called(all + other + flags));
+      const auto fields = compare(tools::read_audit(one), tools::read_audit(other)).step;
+      const auto op = std::ranges::find_if(
+          fields, [](const auto& field) { return field.field.starts_with("ops."); });
+      return op == fields.end() ? "none" : op->field;
+    };
+    CAPTURE(stages);
+    CHECK(first("") == "none");
+    CHECK(contains(first(" --dropout 0.2"), "ops.0/compute/1 forward embedding: dropout y "));
+    const std::string flip = " --inject step=0,fault=flip,at=3,bit=22,kind=activation,rank=";
+    CHECK(contains(first(flip + "0"), "ops.0/compute/3 "));
+    CHECK(contains(first(flip + "1"), "ops.1/compute/3 "));
+  }
+}
+
+TEST_CASE("recomputed outputs and other buckets are no difference") {
+  const TemporaryFolder folder;
+  const std::string one = folder / "one", other = folder / "other";
+  const std::string all = run + "--ranks 2 --zero-stage 3 --steps 2 --audit-ops 0:2 --audit ";
+  checked(called(all + one));
+  for (const char* flags : {" --activation-checkpoint", " --param-persistence-threshold 0",
+                            " --reduce-bucket-size 1000"}) {
+    CAPTURE(flags);
+    checked(called(all + other + flags));
+    CHECK(contains(checked(called("audit " + one + " " + other)).out, "equal: 2 steps"));
+  }
+}
+
 TEST_CASE("a bit that flipped in a recorded run is a fault of this run") {
   const TemporaryFolder folder;
   const std::string one = folder / "one", other = folder / "other";
@@ -195,6 +231,25 @@ TEST_CASE("a replay has all flags of its record but those that write") {
   CHECK(left_out == "--inject ");
   for (const char* output : {"--audit ", "--metrics ", "--save ", "--resume ", "--exit-interval "})
     CHECK_FALSE(contains(kept, output));
+}
+
+TEST_CASE("a replay from a checkpoint leaves out the flags of the first weights") {
+  const TemporaryFolder folder;
+  const std::string model = folder / "model", first = folder / "first", audit = folder / "audit";
+  checked(called(run + "--steps 1 --save " + first));
+  checked(called("export " + first + " --hf " + model));
+  const std::string saves =
+      " --steps 4 --save-interval 2 --save-top-k -1 --audit-interval 2 --audit " + audit;
+  for (const std::string begin : {"train --data sort --score-samples 0 --log-interval 0 --lora 2 "
+                                  "--from-hf " +
+                                      model,
+                                  run + "--init " + first}) {
+    CAPTURE(begin);
+    checked(
+        called(begin + saves + " --save " + (folder / ("of_" + begin.substr(begin.size() - 5)))));
+    CHECK(contains(checked(zerograd("audit " + audit + " --replay 2..3")).out,
+                   "equal: 2 steps, 2 to 3 of "));
+  }
 }
 
 TEST_CASE("diverge refuses files and command lines that it cannot compute again") {
