@@ -221,7 +221,8 @@ TEST_CASE_FIXTURE(Diverging, "outputs that one of two equal runs has more are no
   CHECK(contains(first_op(flipped, "0/masters/1"), "units.high"));
 }
 
-TEST_CASE_FIXTURE(Diverging, "an output that no other field shows is a fault, and its op is named") {
+TEST_CASE_FIXTURE(Diverging,
+                  "an output that no other field shows is a fault, and its op is named") {
   const zero::AuditedRun one = audited(side("one"), 3, 10);
   zero::AuditedRun other = audited(side("other"), 3, 10);
   std::string op;

@@ -223,7 +223,8 @@ TEST_CASE("maximum and minimum pass NaN on and comparisons with it are false") {
   CHECK(run_binary(BinaryOp::not_equal, a, b).to_doubles() == std::vector<double>{1, 1, 1, 0, 1});
 }
 
-TEST_CASE("remainder is exact, with the sign of the divisor, and logaddexp keeps equal infinities") {
+TEST_CASE(
+    "remainder is exact, with the sign of the divisor, and logaddexp keeps equal infinities") {
   constexpr float inf = infinity, nan = not_a_number;
   const std::vector<float> left = {5, -5, 5, -5, inf, 5, -5, -0.0f, 4, -4, 1e30f, 3},
                            right = {3, 3, -3, -3, 3, inf, inf, 3, 2, 2, 1e-3f, 0};
