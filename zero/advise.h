@@ -134,8 +134,9 @@ struct Search {
 using PlanSetting = std::function<std::optional<PlannedSetting>(const Setting&)>;
 
 /// Plans settings until enough fit. Only a lower bound above a limit skips a setting for good; the
-/// order follows step_seconds() and the bytes that plans so far took above their bounds. So if
-/// nothing fits and the search is complete, no setting of the list fits.
+/// order follows step_seconds(), expected activations, and the bytes that plans so far took above
+/// these; until one fits, every second plan is of the smallest. So if nothing fits and the search
+/// is complete, no setting of the list fits.
 ZG_API Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& model,
                            int64_t ranks, const SearchOptions& options, const PlanSetting& plan);
 
