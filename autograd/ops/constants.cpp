@@ -56,6 +56,8 @@ Tensor full_like(const Tensor& x, double value) {
 
 Tensor uniform(const Shape& shape, uint64_t seed, const std::string& name, double low, double high,
                DType dtype, const Device& device) {
+  if (!(low < high))
+    raise<ConfigError>("uniform: low is {:g}, high is {:g}; expected low < high", low, high);
   std::vector<double> values;
   for (const uint64_t bits : random_bits("uniform", seed, name, shape.numel()))
     values.push_back(low + (high - low) * fraction(bits));

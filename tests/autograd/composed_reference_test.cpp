@@ -208,6 +208,8 @@ TEST_CASE("random numbers depend on seed, name and element, and have the distrib
     CHECK(values.size() == std::array<size_t, 4>{4000, 2, 7, 4000}[i]);
   }
   CHECK_ERROR(ConfigError, "bernoulli: p is 1.5", bernoulli({1}, 1.5, 1, "", DType::f32, device));
+  CHECK_ERROR(ConfigError, "uniform: low is 2, high is 1",
+              uniform({1}, 1, "", 2, 1, DType::f32, device));
   CHECK_ERROR(ConfigError, "randint: low is 2, high is 2",
               randint({1}, 2, 2, 1, "", DType::i64, device));
 }
