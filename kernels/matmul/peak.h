@@ -16,10 +16,10 @@ ZG_API double measure_matmul_peak(const Device& device, DType dtype);
 /// Returns measure_matmul_peak(), or 0 where that throws Unsupported.
 ZG_API double matmul_peak_or_zero(const Device& device, DType dtype);
 
-/// Bytes per second that all threads of a CPU read and write: x is read; y += 1 and y = x, which
-/// move each element of y two times; y += x, which moves it three times.
+/// Bytes per second that all threads of a CPU read and write: x is read, in four runs of addresses;
+/// y += 1, which moves each element of y two times; y += x, which moves it three times.
 struct MemoryRates {
-  double read = 0.0, update = 0.0, add = 0.0, copy = 0.0;
+  double read = 0.0, update = 0.0, add = 0.0;
 };
 /// Measures these loops in the memory of the array, f32 on a CPU, of 192 elements or more: the best
 /// of several passes, which take some milliseconds each if no cache holds the array. Its values are
