@@ -201,6 +201,8 @@ Json layout_of(const Engine& engine, const AuditOptions& options) {
               {"pipeline_stages", mesh ? mesh->shape.pipeline : 1},
               {"tensor_ranks", mesh ? mesh->shape.tensor : 1},
               {"stage", engine.config().stage}};
+  if (engine.config().stage == 3)
+    layout["param_persistence_threshold"] = engine.config().param_persistence_threshold;
   layout["interval"] = options.interval;
   return layout;
 }

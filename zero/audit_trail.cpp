@@ -164,14 +164,22 @@ std::vector<AuditDifference> different_ops(const Fields& fields_a, const Fields&
     }
   }
   // Buckets divide collectives: one that a record alone has counts if the dtype alone is another.
-  std::unordered_set<std::string_view> shapes_a, shapes_b;
-  for (const Output& x : a)
-    if (!x.pair) shapes_a.insert(x.shape);
-  for (const Output& y : b)
-    if (!y.pair) shapes_b.insert(y.shape);
-  const auto is_alone = [&](const Output& output, const auto& others) {
+  // Recomputation divides fused ops: one whose value another op of the other record has is equal.
+  struct Known {
+    std::unordered_set<std::string_view> shapes, values;
+  } of_a, of_b;
+  const auto know = [](const std::vector<Output>& outputs, Known& known) {
+    for (const Output& output : outputs) {
+      known.values.insert(*output.value);
+      if (!output.pair) known.shapes.insert(output.shape);
+    }
+  };
+  know(a, of_a);
+  know(b, of_b);
+  const auto is_alone = [&](const Output& output, const Known& others) {
     return !output.pair && !is_equal_step &&
-           (!output.is_collective() || others.contains(output.shape));
+           (output.is_collective() ? others.shapes.contains(output.shape)
+                                   : !others.values.contains(*output.value));
   };
   std::vector<std::pair<size_t, AuditDifference>> found;  // by place
   size_t place = 0;
@@ -181,11 +189,11 @@ std::vector<AuditDifference> different_ops(const Fields& fields_a, const Fields&
       found.push_back(
           {place,
            {*x.name, *x.value, *x.pair->value, *x.name == *x.pair->name ? "" : *x.pair->name}});
-    else if (is_alone(x, shapes_b))
+    else if (is_alone(x, of_b))
       found.push_back({place + 1, {*x.name, *x.value, "-"}});
   }
   for (const Output& y : b)
-    if (is_alone(y, shapes_a)) found.push_back({2 * y.at + 2, {*y.name, "-", *y.value}});
+    if (is_alone(y, of_a)) found.push_back({2 * y.at + 2, {*y.name, "-", *y.value}});
   std::ranges::stable_sort(found, {}, &std::pair<size_t, AuditDifference>::first);
   std::vector<AuditDifference> ops;
   for (auto& [at, difference] : found) ops.push_back(std::move(difference));
@@ -198,7 +206,7 @@ AuditTrail AuditTrail::read(const std::string& path) {
   AuditTrail trail{.path = path};
   std::ifstream file(path, std::ios::binary);
   if (!file) raise<FileError>("{} cannot be read: {}", path, std::strerror(errno));
-  int64_t number = 0, next = -1;
+  int64_t number = 0, next = -1, interval = 0;
   for (std::string line; std::getline(file, line);) {
     trail.is_cut = file.eof();
     if (trail.is_cut) break;
@@ -249,6 +257,12 @@ AuditTrail AuditTrail::read(const std::string& path) {
                                                        .run = run,
                                                        .hash = own});
     flatten(json, "", record.fields);
+    for (const auto& [name, value] : record.fields)
+      if (name == "layout.interval") interval = std::strtoll(value.c_str(), nullptr, 10);
+    if (is_step && interval > 0 && next % interval == 0 && !json.contains("units"))
+      raise<FileError>(
+          "{}: the record was changed: expected hashes of units, as after every {} steps, got none",
+          where, interval);
     trail.last_hash = own;
     trail.bytes += static_cast<int64_t>(line.size()) + 1;
   }

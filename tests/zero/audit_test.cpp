@@ -205,6 +205,13 @@ TEST_CASE_FIXTURE(Audited, "an edited, removed, added or reordered record is nam
   changed[0].pop_back();
   refused(changed,
           "line 1: expected a run of \"zerograd.audit/1\", got \"zerograd.audit/2\": the ");
+  changed = lines;
+  replace_in(changed[3], "\"units\"", "\"unit\"");
+  std::string all;
+  for (const std::string& line : changed) all += line + "\n";
+  changed = {rebuilt_chain(all)};
+  changed[0].pop_back();
+  refused(changed, "line 4, step 2: the record was changed: expected hashes of units");
   changed = {rebuilt_chain(lines[0] + "\n" + lines[1] + "\n" + lines[0] + "\n")};
   changed[0].pop_back();
   refused(changed, "line 3: expected step 1, got 0");
@@ -277,7 +284,8 @@ TEST_CASE_FIXTURE(Audited, "a resumed run goes on with the chain, after a crash 
       .world = 2, .engine = {.stage = 3}, .options = options, .resume = at("saved/step_6")};
   const AuditTrail resumed = audit("resumed", rest);
   CHECK(text_of(compare(straight, resumed)) == "10 equal");
-  CHECK(fields_of(compare(straight, resumed).layout) == "layout.data_ranks layout.stage ");
+  CHECK(fields_of(compare(straight, resumed).layout) ==
+        "layout.data_ranks layout.stage layout.param_persistence_threshold ");
   REQUIRE(resumed.records.size() == 12);
   CHECK_FALSE(resumed.records[7].is_step);
   CHECK(resumed.records[7].step == 6);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdio>
 #include <sstream>
 
 #include "tools/options/field_rows.h"
@@ -101,6 +102,13 @@ void parse_audit_ops(TrainOptions& options, const FlagValue& v) {
   options.audit.first_op_step = steps.first;
   options.audit.end_op_step = steps.end;
   options.audit.tensor = v.value.substr(std::min(end + 1, v.value.size()));
+  unsigned rank = 0, number = 0;
+  int length = 0;
+  if (!options.audit.tensor.empty() &&
+      (std::sscanf(options.audit.tensor.c_str(), "%u/%*[^/]/%u%n", &rank, &number, &length) != 2 ||
+       length != static_cast<int>(options.audit.tensor.size())))
+    raise<ConfigError>("{}: expected an output RANK/TRACK/NUMBER such as 0/compute/17, got '{}'",
+                       v.flag, options.audit.tensor);
 }
 
 FlagRow compared_row() {

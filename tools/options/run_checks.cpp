@@ -56,6 +56,8 @@ void check_train(const TrainOptions& options) {
        "--compare-metrics: expected --report F, which draws them, got none"},
       {given("--audit-ops") && !given("--audit"),
        "--audit-ops: expected --audit F, which they are written to, got none"},
+      {given("--audit-interval") && !given("--audit"),
+       "--audit-interval: expected --audit F, which the hashes are written to, got none"},
       {given("--trace") && injection.fault == FaultInjection::Fault::flip,
        "--inject: expected fault=flip without --trace, which it uses itself, got both"},
       {injection.fault != FaultInjection::Fault::none && injection.rank >= options.ranks,

@@ -156,6 +156,16 @@ TEST_CASE("recomputed outputs and other buckets are no difference") {
     checked(called(all + other + flags));
     CHECK(contains(checked(called("audit " + one + " " + other)).out, "equal: 2 steps"));
   }
+  // They do not hide another difference, and a rank's parameters decide what the rank adds up.
+  const auto first_op = [&](const std::string& flags) {
+    checked(called(all + other + flags));
+    const auto fields = compare(tools::read_audit(one), tools::read_audit(other)).step;
+    const auto op = std::ranges::find_if(
+        fields, [](const auto& field) { return field.field.starts_with("ops."); });
+    return op == fields.end() ? "none" : op->field;
+  };
+  CHECK(contains(first_op(" --activation-checkpoint --weight-decay 0.2"), "optimizer_update"));
+  CHECK(first_op(" --param-persistence-threshold 0") == "none");
 }
 
 TEST_CASE("a bit that flipped in a recorded run is a fault of this run") {
