@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/autograd/ordering.h"
 #include "zerograd/autograd/tape.h"
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/attention/rope.h"
@@ -165,19 +166,6 @@ ZG_API Var all(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// log(sum(exp(x))), computed without overflow; infinite if an element is +inf or all are -inf.
 /// Throws ShapeError if there are no elements.
 ZG_API Var logsumexp(const Var& x, const Axes& axes = {}, bool keep_axes = false);
-/// The place of the first largest (smallest) element: a constant, i64. NaN counts as largest (as
-/// smallest).
-ZG_API Var argmax(const Var& x, int axis = -1, bool keep_axis = false);
-ZG_API Var argmin(const Var& x, int axis = -1, bool keep_axis = false);
-struct LargestElements {
-  Var values;      ///< x's dtype and shape, with k elements along the axis
-  Tensor indices;  ///< i64, where they are in x along the axis
-};
-/// The k largest elements along an axis in falling order, or the smallest in rising order:
-/// torch.topk. Equal elements come in the order of their indices; NaN counts as largest. The
-/// gradient of x is that of the values at their places and 0 elsewhere. Takes k passes over x.
-/// ConfigError unless k is in [0, the axis's extent].
-ZG_API LargestElements topk(const Var& x, int64_t k, int axis = -1, bool largest = true);
 ZG_API Var softmax(const Var& x, int axis = -1);
 ZG_API Var log_softmax(const Var& x, int axis = -1);
 
@@ -203,11 +191,6 @@ inline Var stack(std::initializer_list<Var> parts, int axis) {
 ZG_API Var repeat(const Var& x, std::initializer_list<int64_t> counts);
 /// x with `before` and `after` elements of `value` at both ends of an axis. x is floating.
 ZG_API Var pad(const Var& x, int axis, int64_t before, int64_t after, double value = 0.0);
-/// y[i] = x[0] + ... + x[i] along an axis, in x's dtype, floating | i32 | i64. Made of log2(extent)
-/// additions of shifted tensors: the order of a sum depends on its length alone.
-ZG_API Var cumsum(const Var& x, int axis);
-ZG_API Var cumprod(const Var& x, int axis);       ///< the same of products; x is floating
-ZG_API Var logcumsumexp(const Var& x, int axis);  ///< the same of logaddexp()
 /// The elements along some axes in reverse order.
 ZG_API Var flip(const Var& x, const Axes& axes);
 /// y[(i + shift) mod extent] = x[i] along an axis: torch.roll.

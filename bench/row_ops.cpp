@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include "bench/case.h"
 #include "bench/op.h"
@@ -345,32 +346,41 @@ Op reduce_op(const char* name, ReduceOp reduction, int axis) {
           .variables = variables_of({{0, 1}})};
 }
 
-Op argmax_op() {
-  return {.name = "argmax",
-          .kernels = {{.call = calls(kernels::argmax,
-                                     [](auto& operands, auto& e) {
-                                       return ArgMax{
-                                           .x = operands.random({e[0], e[1]}, 1),
-                                           .y = Tensor::zeros({e[0]}, DType::i64, operands.device),
-                                           .axis = 1};
+/// The first `most` elements of each row, or all.
+Op sort_op(const char* name, int64_t most) {
+  const auto count = [most](const Extents& e) { return std::min(e[1], most); };
+  return {.name = name,
+          .kernels = {{.call = calls(kernels::sort,
+                                     [count](auto& operands, auto& e) {
+                                       return Sort{.x = operands.random({e[0], e[1]}, 1),
+                                                   .y = Tensor::zeros({e[0], count(e)}, DType::i64,
+                                                                      operands.device),
+                                                   .axis = 1,
+                                                   .descending = true};
                                      })}},
-          .tested = tested_rows};
+          .tested = tested_rows,
+          .function = [count](std::span<const Var> in,
+                              const Extents& e) { return topk(in[0], count(e)).values; },
+          .variables = variables_of({{0, 1}})};
 }
 
-Op top_k_op() {
+/// Axis 0 is scanned for columns of neighbours, axis 1 for rows.
+Op cumsum_op(const char* name, int axis) {
+  const auto call = calls(kernels::cumsum, [axis](auto& operands, auto& e) {
+    return CumulativeSum{.x = operands.random({e[0], e[1]}, 1),
+                         .y = operands.zeros({e[0], e[1]}),
+                         .axis = axis,
+                         .reversed = axis == 0};
+  });
   return {
-      .name = "top k",
-      .kernels = {{.call = calls(kernels::top_k,
-                                 [](auto& operands, auto& e) {
-                                   const int64_t k = std::min<int64_t>(e[1], 8);
-                                   return TopK{
-                                       .x = operands.random({e[0], e[1]}, 1),
-                                       .y = Tensor::zeros({e[0], k}, DType::i64, operands.device),
-                                       .axis = 1};
-                                 })}},
+      .name = name,
+      .kernels = {{.call = call,
+                   .error =
+                       [axis](DType dtype, const Extents& e) {
+                         return Error{sum_error(dtype, e[static_cast<size_t>(axis)]), 0.0};
+                       }}},
       .tested = tested_rows,
-      .function = [](std::span<const Var> in,
-                     const Extents& e) { return topk(in[0], std::min<int64_t>(e[1], 8)).values; },
+      .function = [axis](std::span<const Var> in, const Extents&) { return cumsum(in[0], axis); },
       .variables = variables_of({{0, 1}})};
 }
 
@@ -390,8 +400,10 @@ OpFamily row_ops() {
           reduce_op("sum of columns", ReduceOp::sum, 1),
           reduce_op("mean of columns", ReduceOp::mean, 1),
           reduce_op("max of columns", ReduceOp::max, 1),
-          argmax_op(),
-          top_k_op()};
+          sort_op("top k", 8),
+          sort_op("sort", std::numeric_limits<int64_t>::max()),
+          cumsum_op("cumsum of rows", 1),
+          cumsum_op("cumsum of columns", 0)};
 }
 
 }  // namespace zg::bench

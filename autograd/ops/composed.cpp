@@ -28,21 +28,6 @@ int new_axis(const char* op, const Shape& shape, int axis) {
   return place;
 }
 
-/// y[i] = x[0] combined with ... x[i]: after a round each element has twice as many (Hillis and
-/// Steele 1986).
-Var scanned(const char* op, const Var& x, int axis, Var (*combine)(const Var&, const Var&)) {
-  const Shape shape = operand(op, "x", x).shape();
-  axis = axis_of(op, shape, axis);
-  const int64_t extent = shape[axis];
-  Var y = x;
-  for (int64_t shift = 1; shift < extent; shift *= 2) {
-    const Var first = slice(y, axis, 0, shift), before = slice(y, axis, 0, extent - shift);
-    const Var later = slice(y, axis, shift, extent);
-    y = concat({first, combine(later, before)}, axis);
-  }
-  return y;
-}
-
 /// x with 0 where column j of row i is kept by neither triangle: j - i > diagonal (lower) or j - i
 /// < diagonal (upper). The mask is made on the host: a byte for each element of the last two axes.
 Var triangle(const char* op, const Var& x, int64_t diagonal, bool lower) {
@@ -104,13 +89,6 @@ Var pad(const Var& x, int axis, int64_t before, int64_t after, double value) {
   fill(after);
   return concat(parts, axis);
 }
-
-Var cumsum(const Var& x, int axis) { return scanned("cumsum", x, axis, add); }
-Var cumprod(const Var& x, int axis) {
-  floating_operand("cumprod", "x", x);
-  return scanned("cumprod", x, axis, mul);
-}
-Var logcumsumexp(const Var& x, int axis) { return scanned("logcumsumexp", x, axis, logaddexp); }
 
 Var rsqrt(const Var& x) {
   floating_operand("rsqrt", "x", x);

@@ -93,6 +93,13 @@ Tensor floating_operand(const char* op, const char* name, const Var& x) {
   return values;
 }
 
+Tensor number_operand(const char* op, const char* name, const Var& x) {
+  const Tensor values = operand(op, name, x);
+  check_dtype(op, name, values,
+              {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
+  return values;
+}
+
 void check_alike(const char* op, const char* name_a, const Tensor& a, const char* name_b,
                  const Tensor& b) {
   if (a.dtype() != b.dtype())

@@ -22,6 +22,8 @@ Tensor matrix_operand(const char* op, const char* x_name, const Tensor& x, const
 /// The rows of a matrix that are converted at a time, for a product with `rows` rows: few rows of a
 /// product read the converted ones from a cache; on an accelerator each launch costs microseconds.
 int64_t widened_rows(const Tensor& matrix, int64_t rows);
+/// The same; also a DTypeError unless the dtype is floating-point, i32 or i64.
+Tensor number_operand(const char* op, const char* name, const Var& x);
 /// For operands without a gradient, such as indices: DTypeError unless i32 or i64.
 void check_index(const char* op, const char* name, const Tensor& index);
 /// Throws DTypeError, which suggests a cast, unless the dtypes are equal; DeviceError for two

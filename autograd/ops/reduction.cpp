@@ -113,17 +113,6 @@ Var softmax_of(const char* op, const Var& x, int axis, bool log) {
   return permuted(op, softmax_of_last(op, moved, moved.value(), log), swap);
 }
 
-/// argmax of x for `op`.
-Var place(const char* op, const Var& x, int axis, bool keep_axis) {
-  const Tensor values = floating_operand(op, "x", x);
-  const ReducedAxes reduction = reduction_of(op, values.shape(), {axis}, keep_axis);
-  if (values.numel() == 0 && reduction.kept.numel() > 0)
-    refuse_shape(op, "x", values.shape(), "an element along the axis");
-  const Tensor y = Tensor::empty(reduction.y, DType::i64, values.device());
-  kernels::argmax({values, y, axis_of(op, values.shape(), axis)}, y.device().compute());
-  return without_gradient(op, {x}, y);
-}
-
 /// The product along an axis, which stays with extent 1.
 Var product_along(Var y, int axis) {
   const Tensor values = y.value();
@@ -142,9 +131,7 @@ Var product_along(Var y, int axis) {
 }  // namespace
 
 Var sum(const Var& x, const Axes& axes, bool keep_axes) {
-  const Tensor values = operand("sum", "x", x);
-  check_dtype("sum", "x", values,
-              {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
+  const Tensor values = number_operand("sum", "x", x);
   const ReducedAxes reduction = reduction_of("sum", values.shape(), axes, keep_axes);
   return record("sum", {x}, reduced(ReduceOp::sum, values, reduction), {}, reduction,
                 [](const ReducedAxes& n, const BackwardPass& pass) {
@@ -213,12 +200,6 @@ Var logsumexp(const Var& x, const Axes& axes, bool keep_axes) {
   return reshape(add(logarithm, shift), reduction.y);
 }
 
-Var argmax(const Var& x, int axis, bool keep_axis) { return place("argmax", x, axis, keep_axis); }
-Var argmin(const Var& x, int axis, bool keep_axis) {
-  floating_operand("argmin", "x", x);
-  return place("argmin", neg(detach(x)), axis, keep_axis);
-}
-
 Var std(const Var& x, const Axes& axes, int64_t correction, bool keep_axes) {
   floating_operand("std", "x", x);
   const Var square = var(x, axes, correction, keep_axes);
@@ -233,18 +214,6 @@ Var prod(const Var& x, const Axes& axes, bool keep_axes) {
   for (int axis = 0; axis < values.shape().rank(); ++axis)
     if (reduction.axes & (1u << axis)) y = product_along(y, axis);
   return reshape(y, reduction.y);
-}
-
-LargestElements topk(const Var& x, int64_t k, int axis, bool largest) {
-  const Tensor values = floating_operand("topk", "x", x);
-  axis = axis_of("topk", values.shape(), axis);
-  const int64_t extent = values.extent(axis);
-  if (k < 0 || k > extent)
-    raise<ConfigError>("topk: k is {}; expected 0 to {}, the elements of x {} along axis {}", k,
-                       extent, values.shape(), axis);
-  const Tensor indices = Tensor::empty(values.shape().with(axis, k), DType::i64, values.device());
-  kernels::top_k({values, indices, axis, largest}, values.device().compute());
-  return {gather(x, axis, indices), indices};
 }
 
 Var softmax(const Var& x, int axis) { return softmax_of("softmax", x, axis, false); }

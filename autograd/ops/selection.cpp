@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "zerograd/autograd/ops.h"
@@ -8,7 +10,7 @@
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/runtime/text/format.h"
 
-// Logic, and ops that choose or move elements. Besides flip they are made of other ops.
+// Logic, and ops that choose or move elements. Besides slices they are made of other ops.
 namespace zg {
 namespace {
 
@@ -18,18 +20,86 @@ Tensor bool_operand(const char* op, const char* name, const Var& x) {
   return values;
 }
 
-/// Writes x to y in reverse along the axes whose bits are set.
-void copy_flipped(const Tensor& x, const Tensor& y, uint32_t axes, Stream& stream) {
-  if (x.numel() == 0) return;
-  const Strides strides = broadcast_strides(x.shape(), x.shape());
-  StridedCopy copy{
-      .x = x, .y = y, .extents = x.shape(), .x_strides = strides, .y_strides = strides};
-  for (int axis = 0; axis < x.shape().rank(); ++axis)
-    if (int64_t& stride = copy.x_strides[static_cast<size_t>(axis)]; axes & (1u << axis)) {
-      copy.x_offset += (x.extent(axis) - 1) * stride;
-      stride = -stride;
+/// The elements of a contiguous tensor that ranges of its first axes choose.
+struct Chosen {
+  Shape extents;
+  Strides strides;
+  int64_t offset = 0;
+
+  Chosen(const char* op, const Shape& shape, std::span<const AxisRange> ranges)
+      : extents(shape), strides(broadcast_strides(shape, shape)) {
+    if (static_cast<int>(ranges.size()) > shape.rank())
+      refuse_shape(op, "x", shape,
+                   fmt::format("rank {} or more, one for each range", ranges.size()));
+    for (int axis = 0; axis < static_cast<int>(ranges.size()); ++axis) {
+      const auto& [begin, end, step] = ranges[static_cast<size_t>(axis)];
+      const int64_t extent = shape[axis], low = step > 0 ? 0 : -1, high = extent + low;
+      if (step == 0 || step == std::numeric_limits<int64_t>::min())
+        raise<ConfigError>("{}: the step along axis {} is {}; expected 1, 2, ... or -1, -2, ...",
+                           op, axis, step);
+      const auto place = [&](std::optional<int64_t> at, int64_t absent) {
+        return at ? std::clamp(*at < 0 ? *at + extent : *at, low, high) : absent;
+      };
+      const int64_t first = place(begin, step > 0 ? low : high);
+      const int64_t last = place(end, step > 0 ? high : low);
+      const int64_t length = step > 0 ? last - first : first - last;
+      extents = extents.with(axis, length > 0 ? (length - 1) / std::abs(step) + 1 : 0);
+      int64_t& stride = strides[static_cast<size_t>(axis)];
+      offset += first * stride;
+      if (extents[axis] > 1) stride *= step;
     }
-  kernels::strided_copy(copy, stream);
+  }
+
+  /// y, of shape `extents`, from x.
+  void read(const Tensor& x, const Tensor& y, Stream& stream) const {
+    if (extents.numel() == 0) return;
+    kernels::strided_copy({x, y, extents, strides, broadcast_strides(extents, extents), offset},
+                          stream);
+  }
+  /// The elements of y from x, which has one or shape `extents`.
+  void write(const Tensor& x, const Tensor& y, Stream& stream) const {
+    if (extents.numel() == 0) return;
+    kernels::strided_copy(
+        {x, y, extents, broadcast_strides(x.shape(), extents), strides, 0, offset}, stream);
+  }
+};
+
+Var chosen_of(const char* op, const Var& x, const Chosen& chosen) {
+  const Tensor values = x.value(), y = empty_like(values, chosen.extents);
+  chosen.read(values, y, y.device().compute());
+  return record(op, {x}, y, {}, chosen, [](const Chosen& part, const BackwardPass& pass) {
+    const Tensor& dy = pass.gradient_of_output();
+    const InputGradient dx(pass, 0, dy.dtype());
+    if (dy.numel() < dx.tensor().numel()) fill_zero(dx.tensor(), pass.stream());
+    part.write(dy, dx.tensor(), pass.stream());
+    dx.accumulate();
+  });
+}
+
+/// An index [n] of places along an axis as one of `shape`, with n elements along the axis.
+Tensor index_along(const char* op, const Tensor& index, int axis, const Shape& shape) {
+  check_index(op, "index", index);
+  if (index.shape().rank() != 1)
+    refuse_shape(op, "index", index.shape(), "rank 1: the places along the axis");
+  std::vector<int64_t> extents(static_cast<size_t>(shape.rank()), 1);
+  extents[static_cast<size_t>(axis)] = index.numel();
+  const Var along(index.view(Shape(extents)));
+  return broadcast_to(along, shape.with(axis, index.numel())).value();
+}
+
+/// The flat places of the elements that are not 0.
+std::vector<int64_t> places_of_nonzero(const char* op, const Var& x) {
+  if (operand(op, "x", x).device().type() == Device::Type::meta)
+    raise<Unsupported>(
+        "{}: the shape of the result depends on values, which a plan does not have; try where() or "
+        "masked_fill(), which keep the shape",
+        op);
+  const Var flags = cast(detach(x), DType::boolean);
+  const std::vector<bool> host = flags.value().to_host<bool>();
+  std::vector<int64_t> places;
+  for (size_t i = 0; i < host.size(); ++i)
+    if (host[i]) places.push_back(static_cast<int64_t>(i));
+  return places;
 }
 
 }  // namespace
@@ -75,15 +145,38 @@ Var all(const Var& x, const Axes& axes, bool keep_axes) {
 }
 
 Var flip(const Var& x, const Axes& axes) {
-  const Tensor values = operand("flip", "x", x), y = empty_like(values);
-  uint32_t bits = 0;
-  for (const int axis : axes) bits |= 1u << axis_of("flip", values.shape(), axis);
-  copy_flipped(values, y, bits, y.device().compute());
-  return record("flip", {x}, y, {}, bits, [](uint32_t flipped, const BackwardPass& pass) {
+  const Shape shape = operand("flip", "x", x).shape();
+  std::vector<AxisRange> ranges(static_cast<size_t>(shape.rank()));
+  for (const int axis : axes) ranges[static_cast<size_t>(axis_of("flip", shape, axis))].step = -1;
+  return chosen_of("flip", x, Chosen("flip", shape, ranges));
+}
+
+Var slice(const Var& x, std::span<const AxisRange> ranges) {
+  return chosen_of("slice", x, Chosen("slice", operand("slice", "x", x).shape(), ranges));
+}
+
+Var slice_scatter(const Var& x, const Var& source, std::span<const AxisRange> ranges) {
+  const char* op = "slice_scatter";
+  const Tensor values = operand(op, "x", x), written = operand(op, "source", source);
+  check_alike(op, "x", values, "source", written);
+  const Chosen chosen(op, values.shape(), ranges);
+  if (written.shape() != chosen.extents)
+    refuse_shape(op, "source", written.shape(), chosen.extents.str());
+  const Tensor y = empty_like(values);
+  copy(values, y, y.device().compute());
+  chosen.write(written, y, y.device().compute());
+  return record(op, {x, source}, y, {}, chosen, [](const Chosen& part, const BackwardPass& pass) {
     const Tensor& dy = pass.gradient_of_output();
-    const InputGradient dx(pass, 0, dy.dtype());
-    copy_flipped(dy, dx.tensor(), flipped, pass.stream());
-    dx.accumulate();
+    if (const InputGradient dx(pass, 0, dy.dtype()); dx) {
+      copy(dy, dx.tensor(), pass.stream());
+      const Tensor none = Tensor::full({}, 0.0, dy.dtype(), dy.device());
+      part.write(none, dx.tensor(), pass.stream());
+      dx.accumulate();
+    }
+    const InputGradient dsource(pass, 1, dy.dtype());
+    if (!dsource) return;
+    part.read(dy, dsource.tensor(), pass.stream());
+    dsource.accumulate();
   });
 }
 
@@ -100,14 +193,41 @@ Var roll(const Var& x, int64_t shift, int axis) {
 
 Var index_select(const Var& x, int axis, const Tensor& index) {
   const Shape shape = operand("index_select", "x", x).shape();
-  check_index("index_select", "index", index);
-  if (index.shape().rank() != 1)
-    refuse_shape("index_select", "index", index.shape(), "rank 1: the places along the axis");
   axis = axis_of("index_select", shape, axis);
-  std::vector<int64_t> extents(static_cast<size_t>(shape.rank()), 1);
-  extents[static_cast<size_t>(axis)] = index.numel();
-  const Var along(index.view(Shape(extents)));
-  return gather(x, axis, broadcast_to(along, shape.with(axis, index.numel())).value());
+  return gather(x, axis, index_along("index_select", index, axis, shape));
+}
+
+Var index_add(const Var& x, int axis, const Tensor& index, const Var& source) {
+  const Shape shape = floating_operand("index_add", "x", x).shape();
+  const Shape added = operand("index_add", "source", source).shape();
+  axis = axis_of("index_add", shape, axis);
+  const Tensor places = index_along("index_add", index, axis, shape);
+  if (added != places.shape()) refuse_shape("index_add", "source", added, places.shape().str());
+  return scatter_add(x, axis, places, source);
+}
+
+Tensor nonzero(const Var& x) {
+  const std::vector<int64_t> places = places_of_nonzero("nonzero", x);
+  const Shape shape = x.shape();
+  const auto count = static_cast<int64_t>(places.size());
+  std::vector<int64_t> coordinates;
+  for (const int64_t place : places) {
+    int64_t stride = shape.numel();
+    for (const int64_t extent : shape.extents()) {
+      stride /= extent;
+      coordinates.push_back(place / stride % extent);
+    }
+  }
+  return Tensor::from(coordinates, {count, shape.rank()}, x.value().device());
+}
+
+Var masked_select(const Var& x, const Var& mask) {
+  const Shape whole =
+      broadcast(operand("masked_select", "x", x).shape(),
+                bool_operand("masked_select", "mask", mask).shape(), "masked_select");
+  const std::vector<int64_t> places = places_of_nonzero("masked_select", broadcast_to(mask, whole));
+  const auto count = static_cast<int64_t>(places.size());
+  return take(broadcast_to(x, whole), Tensor::from(places, {count}, x.value().device()));
 }
 
 Var take(const Var& x, const Tensor& index) {

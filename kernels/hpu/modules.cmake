@@ -2,7 +2,6 @@
 # kernels/CMakeLists.txt.
 # zg_spirv_module(<file> [DTYPES f32 bf16] [VARIANTS portable sg16 dpas16 dpas8]), one a line.
 zg_spirv_module(optimizer/update)
-zg_spirv_module(reduce/selection DTYPES f32 bf16)
 zg_spirv_module(attention/attention DTYPES f32 bf16)
 zg_spirv_module(attention/attention_tiles DTYPES bf16 VARIANTS sg16 dpas16 dpas8)
 zg_spirv_module(attention/attention_tiles DTYPES f32 VARIANTS sg16)
@@ -21,6 +20,8 @@ zg_spirv_module(matmul/matmul_wide_tiles DTYPES bf16 VARIANTS dpas16 dpas8)
 zg_spirv_module(movement/movement)
 zg_spirv_module(loss/projection_cross_entropy DTYPES f32 bf16)
 zg_spirv_module(reduce/reduce DTYPES f32 bf16 i32 i64)
+zg_spirv_module(reduce/cumsum DTYPES f32 bf16 i32 i64)
+zg_spirv_module(reduce/sort DTYPES f32 bf16 i32 i64)
 zg_spirv_module(attention/rope DTYPES f32 bf16)
 zg_spirv_module(movement/scatter_add DTYPES f32 bf16)
 zg_spirv_module(reduce/softmax DTYPES f32 bf16)

@@ -1,43 +1,12 @@
 #include "zerograd/kernels/hpu/nest.clh"
-#include "zerograd/kernels/hpu/tile.clh"
+#include "zerograd/kernels/reduce/sums.clh"
 
-#if defined(ZG_I32) || defined(ZG_I64)
-
-#ifdef ZG_I32
-typedef int real;
-#else
-typedef long real;
-#endif
-typedef ulong sum_state;  // wraps around
-#define sum_start 0
-#define sum_of(x) ((ulong)(long)(x))
-#define sum_join(a, b) ((a) + (b))
-#define sum_result(state, count) (state)
-
-#else
-
-/// A sum in f32 and the sum of its rounding errors: Ogita, Rump, Oishi 2005, "Accurate sum and dot
-/// product", algorithm 4.4 (Sum2), with the TwoSum of Knuth 1969. It is about as accurate as a sum
-/// in twice the precision, for devices without doubles.
-typedef float2 sum_state;
-#define sum_start ((float2)(0.0f, 0.0f))
-#define sum_of(x) ((float2)(widened(x), 0.0f))
-static inline float2 sum_join(float2 a, float2 b) {
-  const float sum = a.s0 + b.s0, b_rounded = sum - a.s0;
-  const float lost = (a.s0 - (sum - b_rounded)) + (b.s0 - b_rounded);
-  return (float2)(sum, a.s1 + b.s1 + lost);
-}
-/// If the sum is infinite, the error term is NaN and is ignored.
-static inline float sum_result(float2 state, float count) {
-  return (isfinite(state.s0) ? state.s0 + state.s1 : state.s0) / count;
-}
-
+#if defined(ZG_F32) || defined(ZG_BF16)
 typedef float max_state;
 #define max_start (-INFINITY)
 #define max_of(x) widened(x)
 #define max_join larger
 #define max_result(state, count) (state)
-
 #endif
 
 // The kernels of an op (sum, max) for one dtype of results. Results are divided by `count`, 1

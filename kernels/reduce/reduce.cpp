@@ -7,6 +7,8 @@
 namespace zg {
 namespace {
 
+constexpr auto numbers = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64};
+
 /// The shape of the result: reduced axes have extent 1 (`keep`) or are removed.
 Shape reduced_shape(const Shape& shape, uint32_t axes, bool keep) {
   std::array<int64_t, Shape::max_rank> extents{};
@@ -55,18 +57,9 @@ void validate(const Reduce& args) {
   if (args.op == ReduceOp::max) check_not_empty(op, args.x.shape(), args.axes);
 }
 
-void validate(const ArgMax& args) {
-  const char* op = "argmax";
-  check_dtype(op, "x", args.x, floating);
-  check_dtype(op, "y", args.y, DType::i64);
-  const uint32_t axes = 1u << args.x.shape().axis(args.axis);
-  check_reduced(op, args.x, args.y, axes);
-  check_not_empty(op, args.x.shape(), axes);
-}
-
-void validate(const TopK& args) {
-  const char* op = "top_k";
-  check_dtype(op, "x", args.x, floating);
+void validate(const Sort& args) {
+  const char* op = "sort";
+  check_dtype(op, "x", args.x, numbers);
   check_dtype(op, "y", args.y, DType::i64);
   const int axis = args.x.shape().axis(args.axis);
   const bool same_rank = args.y.shape().rank() == args.x.shape().rank();
@@ -74,6 +67,15 @@ void validate(const TopK& args) {
       args.y.shape() != args.x.shape().with(axis, args.y.extent(axis)))
     raise<ShapeError>("{}: y has shape {}; expected {} with at most {} elements along axis {}", op,
                       args.y.shape(), args.x.shape(), args.x.extent(axis), axis);
+  if (args.x.extent(axis) > int64_t{1} << 32)
+    raise<ShapeError>("{}: x has shape {}; expected at most 2^32 elements along axis {}", op,
+                      args.x.shape(), axis);
+}
+
+void validate(const CumulativeSum& args) {
+  check_dtype("cumsum", "x", args.x, numbers);
+  check_like("cumsum", "y", args.y, args.x);
+  args.x.shape().axis(args.axis);  // throws
 }
 
 void validate(const SoftmaxForward& args) {
@@ -91,17 +93,24 @@ void validate(const SoftmaxBackward& args) {
 
 namespace cpu {
 int64_t workspace_bytes(const Reduce&, const Device::Traits&);
-}
+int64_t workspace_bytes(const Sort&, const Device::Traits&);
+}  // namespace cpu
 namespace {
 
 int64_t chunk_bytes(const Reduce& a, const Device::Traits&) {
   return ReduceChunks(a.x.shape(), a.axes).scratch_bytes();
 }
+int64_t item_bytes(const Sort& a, const Device::Traits&) {
+  return SortedRows(a.x.shape(), a.axis, a.y.extent(a.axis)).scratch_bytes(a.x.dtype());
+}
+int64_t sum_bytes(const CumulativeSum& a, const Device::Traits&) {
+  return SumChunks(a.x.shape(), a.axis).scratch_bytes();
+}
 
 }  // namespace
 ZG_KERNEL(Reduce, reduce, cpu::workspace_bytes, chunk_bytes, chunk_bytes)
-ZG_KERNEL(ArgMax, argmax)
-ZG_KERNEL(TopK, top_k)
+ZG_KERNEL(Sort, sort, cpu::workspace_bytes, item_bytes, item_bytes)
+ZG_KERNEL(CumulativeSum, cumsum, nullptr, sum_bytes, sum_bytes)
 ZG_KERNEL(SoftmaxForward, softmax_forward)
 ZG_KERNEL(SoftmaxBackward, softmax_backward)
 

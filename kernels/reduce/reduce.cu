@@ -8,7 +8,7 @@ namespace {
 
 constexpr int threads = 256;
 
-// Reductions over some axes of x (sum, mean, max), and argmax. Memory bound: x is read once.
+// Reductions over some axes of x (sum, mean, max). Memory bound: x is read once.
 // A result is either computed by one block (reduce_blocks), if there are few results with many
 // elements each, or by one thread (reduce_chunks). With few results and too few threads the
 // elements are cut into chunks, whose partial results join_chunks combines in order. ReduceChunks
@@ -177,61 +177,6 @@ void run(const Reduce& a, Workspace workspace, Stream& stream) {
            chunks_plan.chunks, scale);
 }
 
-/// argmax, one thread for each result: over `extent` elements that are `inner` apart. The first of
-/// equal elements counts; NaN is larger than every number.
-template <class X>
-__global__ void __launch_bounds__(threads)
-    find_largest(const X* x, int64_t* y, int64_t results, int64_t extent, int64_t inner) {
-  const int64_t r = int64_t{blockIdx.x} * threads + threadIdx.x;
-  if (r >= results) return;
-  const X* const from = x + r / inner * extent * inner + r % inner;
-  float best = to_float(from[0]);
-  int64_t index_of_best = 0;
-  for (int64_t i = 1; i < extent && best == best; ++i) {
-    const float value = to_float(from[i * inner]);
-    if (value > best || value != value) {
-      best = value;
-      index_of_best = i;
-    }
-  }
-  y[r] = index_of_best;
-}
-
-/// Whether `a` is larger than `b` (smaller, if not `largest`), NaN being larger than every number.
-__device__ inline bool precedes(float a, float b, bool largest) {
-  const float high = largest ? a : b, low = largest ? b : a;
-  return high > low || (high != high && low == low);
-}
-
-/// top_k, one thread for each row of `extent` elements that are `inner` apart. Each pass finds the
-/// next element in the order.
-template <class X>
-__global__ void __launch_bounds__(threads)
-    select(const X* x, int64_t* y, int64_t rows, int64_t extent, int64_t count, int64_t inner,
-           bool largest) {
-  const int64_t row = int64_t{blockIdx.x} * threads + threadIdx.x;
-  if (row >= rows) return;
-  const X* const from = x + row / inner * extent * inner + row % inner;
-  int64_t* const to = y + row / inner * count * inner + row % inner;
-  float last = 0.0f;
-  int64_t place_of_last = -1;
-  for (int64_t k = 0; k < count; ++k) {
-    float best = 0.0f;
-    int64_t place = -1;
-    for (int64_t i = 0; i < extent; ++i) {
-      const float value = to_float(from[i * inner]);
-      const bool follows = k == 0 || precedes(last, value, largest) ||
-                           (i > place_of_last && !precedes(value, last, largest));
-      if (!follows || (place >= 0 && !precedes(value, best, largest))) continue;
-      best = value;
-      place = i;
-    }
-    to[k * inner] = place;
-    last = best;
-    place_of_last = place;
-  }
-}
-
 }  // namespace
 
 void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
@@ -250,32 +195,6 @@ void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
       else
         run<X, Y, Sum<X>>(a, workspace, stream);
     });
-  });
-}
-
-void argmax(const ArgMax& a, Workspace, Stream& stream) {
-  const int axis = a.x.shape().axis(a.axis);
-  int64_t inner = 1;
-  for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
-  visit_floating(a.x.dtype(), [&]<class X>(X) {
-    launch({"argmax", "find_largest", operand_bytes(a), a.x.numel()}, find_largest<X>,
-           {blocks_for(a.y.numel(), threads), dim3(threads)}, stream,
-           static_cast<const X*>(a.x.data<X>()), a.y.data<int64_t>(), a.y.numel(), a.x.extent(axis),
-           inner);
-  });
-}
-
-void top_k(const TopK& a, Workspace, Stream& stream) {
-  const int axis = a.x.shape().axis(a.axis);
-  const int64_t count = a.y.extent(axis);
-  if (a.y.numel() == 0) return;
-  int64_t inner = 1;
-  for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
-  const int64_t rows = a.y.numel() / count;
-  visit_floating(a.x.dtype(), [&]<class X>(X) {
-    launch({"top_k", "select", operand_bytes(a), a.x.numel()}, select<X>,
-           {blocks_for(rows, threads), dim3(threads)}, stream, static_cast<const X*>(a.x.data<X>()),
-           a.y.data<int64_t>(), rows, a.x.extent(axis), count, inner, a.largest);
   });
 }
 

@@ -20,20 +20,22 @@ struct Reduce {
   /// so that it does not depend on how many of the columns x has; 0: of as many as x has.
   int64_t columns = 0;
 };
-/// y = index of the first largest element along `axis`. NaN counts as largest.
-struct ArgMax {
-  Tensor x;  ///< floating
-  Tensor y;  ///< i64 out: x's shape without `axis` (or with extent 1)
-  int axis;
-};
-/// y = indices of the first elements along `axis` in falling order (rising, if not `largest`);
-/// equal elements in the order of their indices. NaN counts as largest. Each result reads x once,
-/// so the time grows with their number; there is no scratch.
-struct TopK {
-  Tensor x;  ///< floating
+/// y = indices of the first elements along `axis` in rising order (falling, if `descending`); equal
+/// elements in the order of their indices. NaN counts as largest. On a CPU by radix, in time linear
+/// in x; on accelerators by a bitonic network. Few elements are chosen in one pass over x.
+struct Sort {
+  Tensor x;  ///< floating, i32 or i64; at most 2^32 elements along `axis`
   Tensor y;  ///< i64 out: x's shape, with at most as many elements along `axis`
   int axis;
-  bool largest = true;
+  bool descending = false;
+};
+/// y[i] = x[0] + ... + x[i] along `axis`, accumulated as by Reduce in an order that depends only on
+/// the shape, and rounded once.
+struct CumulativeSum {
+  Tensor x;  ///< floating, i32 or i64; integers wrap around
+  Tensor y;  ///< out, like x
+  int axis;
+  bool reversed = false;  ///< x[i] to x[extent - 1] in place of x[0] to x[i]
 };
 /// y = softmax or log_softmax over the last axis. x, y [..., C].
 struct SoftmaxForward {
@@ -48,17 +50,17 @@ struct SoftmaxBackward {
 };
 
 ZG_API void validate(const Reduce&);
-ZG_API void validate(const ArgMax&);
-ZG_API void validate(const TopK&);
+ZG_API void validate(const Sort&);
+ZG_API void validate(const CumulativeSum&);
 ZG_API void validate(const SoftmaxForward&);
 ZG_API void validate(const SoftmaxBackward&);
 inline std::vector<Operand> operands(const Reduce& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
-inline std::vector<Operand> operands(const ArgMax& a) {
+inline std::vector<Operand> operands(const Sort& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
-inline std::vector<Operand> operands(const TopK& a) {
+inline std::vector<Operand> operands(const CumulativeSum& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
 inline std::vector<Operand> operands(const SoftmaxForward& a) {
@@ -70,8 +72,8 @@ inline std::vector<Operand> operands(const SoftmaxBackward& a) {
 
 namespace kernels {
 extern ZG_API Kernel<Reduce> reduce;
-extern ZG_API Kernel<ArgMax> argmax;
-extern ZG_API Kernel<TopK> top_k;
+extern ZG_API Kernel<Sort> sort;
+extern ZG_API Kernel<CumulativeSum> cumsum;
 extern ZG_API Kernel<SoftmaxForward> softmax_forward;
 extern ZG_API Kernel<SoftmaxBackward> softmax_backward;
 }  // namespace kernels

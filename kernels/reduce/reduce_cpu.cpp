@@ -257,21 +257,6 @@ void run(const Reduce& args, Workspace workspace, int threads) {
   });
 }
 
-/// The first largest of `extent` elements `stride` apart.
-template <class T>
-int64_t place_of_max(const T* x, int64_t extent, int64_t stride) {
-  using A = accumulator_t<T>;
-  A best = static_cast<A>(x[0]);
-  int64_t place = 0;
-  for (int64_t i = 1; i < extent && !std::isnan(best); ++i) {
-    const A value = static_cast<A>(x[i * stride]);
-    if (value <= best) continue;  // greater, or NaN
-    best = value;
-    place = i;
-  }
-  return place;
-}
-
 }  // namespace
 
 int64_t workspace_bytes(const Reduce& args, const Device::Traits&) {
@@ -289,79 +274,6 @@ void reduce(const Reduce& args, Workspace workspace, Stream& stream) {
     };
     if (args.y.dtype() == args.x.dtype()) return to.template operator()<T>();
     to.template operator()<std::conditional_t<std::is_integral_v<T>, int64_t, accumulator_t<T>>>();
-  });
-}
-
-void argmax(const ArgMax& args, Workspace, Stream& stream) {
-  const Shape& shape = args.x.shape();
-  const int axis = shape.axis(args.axis);
-  const int64_t extent = shape[axis];
-  int64_t inner = 1;
-  for (int i = axis + 1; i < shape.rank(); ++i) inner *= shape[i];
-  visit_floating(args.x.dtype(), [&]<class T>() {
-    const T* x = args.x.data<T>();
-    int64_t* y = args.y.data<int64_t>();
-    const int64_t grain = std::max<int64_t>(task_elements / extent, 1);
-    parallel_for(stream.traits().threads, args.y.numel(), grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        y[i] = place_of_max(x + i / inner * extent * inner + i % inner, extent, inner);
-    });
-  });
-}
-
-namespace {
-
-/// Whether `a` is larger than `b` (smaller, if not `largest`), NaN being larger than every number.
-template <class T>
-bool precedes(T a, T b, bool largest) {
-  if (!largest) std::swap(a, b);
-  return a > b || (a != a && b == b);
-}
-
-/// Writes the indices of the first `count` of `extent` elements that are `inner` apart. Each pass
-/// finds the next element in the order.
-template <class T>
-void select(const T* x, int64_t* y, int64_t extent, int64_t count, int64_t inner, bool largest) {
-  accumulator_t<T> last = 0;
-  int64_t place_of_last = -1;
-  for (int64_t k = 0; k < count; ++k) {
-    accumulator_t<T> best = 0;
-    int64_t place = -1;
-    for (int64_t i = 0; i < extent; ++i) {
-      const auto value = static_cast<accumulator_t<T>>(x[i * inner]);
-      const bool follows = k == 0 || precedes(last, value, largest) ||
-                           (i > place_of_last && !precedes(value, last, largest));
-      if (!follows || (place >= 0 && !precedes(value, best, largest))) continue;
-      best = value;
-      place = i;
-    }
-    y[k * inner] = place;
-    last = best;
-    place_of_last = place;
-  }
-}
-
-}  // namespace
-
-void top_k(const TopK& args, Workspace, Stream& stream) {
-  const Shape& shape = args.x.shape();
-  const int axis = shape.axis(args.axis);
-  const int64_t extent = shape[axis], count = args.y.extent(axis);
-  if (args.y.numel() == 0) return;
-  int64_t inner = 1;
-  for (int i = axis + 1; i < shape.rank(); ++i) inner *= shape[i];
-  visit_floating(args.x.dtype(), [&]<class T>() {
-    const T* x = args.x.data<T>();
-    int64_t* y = args.y.data<int64_t>();
-    const int64_t grain = std::max<int64_t>(task_elements / (extent * count), 1);
-    parallel_for(stream.traits().threads, args.y.numel() / count, grain,
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t i = begin; i < end; ++i) {
-                     const int64_t outer = i / inner, offset = i % inner;
-                     select(x + outer * extent * inner + offset, y + outer * count * inner + offset,
-                            extent, count, inner, args.largest);
-                   }
-                 });
   });
 }
 

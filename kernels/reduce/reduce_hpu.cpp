@@ -53,24 +53,39 @@ void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
            cut.results, cut.chunks, count);
 }
 
-void argmax(const ArgMax& a, Workspace, Stream& stream) {
-  const int axis = a.x.shape().axis(a.axis);
-  int64_t inner = 1;
-  for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
-  const int64_t results = a.y.numel();
-  launch(stream, module("selection", a.x.dtype()), "argmax", {groups_for(results)}, a.x.raw(),
-         a.y.raw(), results, a.x.extent(axis), inner);
+void sort(const Sort& a, Workspace workspace, Stream& stream) {
+  const SortedRows n(a.x.shape(), a.axis, a.y.extent(a.axis));
+  if (a.y.numel() == 0) return;
+  const Code code = module("sort", a.x.dtype());
+  n.each_pass(
+      [&](const SortPass& pass) {
+        launch(stream, code, "sort_tiles", {groups_for(n.rows * pass.size, SortedRows::tile)},
+               a.x.raw(), workspace.data, a.y.raw(), n.rows, n.extent, n.inner, n.count, pass.from,
+               pass.to, pass.size, pass.segment, pass.first, pass.last, pass.kept,
+               int32_t{a.descending});
+      },
+      [&](int64_t length, int64_t distance) {
+        const int64_t pairs = n.rows * n.size / 2;
+        launch(stream, code, "exchange", {groups_for(pairs)}, workspace.data, pairs, n.size, length,
+               distance);
+      });
 }
 
-void top_k(const TopK& a, Workspace, Stream& stream) {
-  const int axis = a.x.shape().axis(a.axis);
-  const int64_t count = a.y.extent(axis);
+void cumsum(const CumulativeSum& a, Workspace workspace, Stream& stream) {
+  const SumChunks n(a.x.shape(), a.axis);
   if (a.y.numel() == 0) return;
-  int64_t inner = 1;
-  for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
-  const int64_t rows = a.y.numel() / count;
-  launch(stream, module("selection", a.x.dtype()), "top_k", {groups_for(rows)}, a.x.raw(),
-         a.y.raw(), rows, a.x.extent(axis), count, inner, int32_t{a.largest});
+  const Code code = module("cumsum", a.x.dtype());
+  const std::byte *none = nullptr, *parts = n.chunks > 1 ? workspace.data : none;
+  const int64_t groups = groups_for(n.rows);
+  const auto chunks = [&](const std::byte* y) {
+    launch(stream, code, "sum_chunks", {.x = groups, .y = n.chunks}, a.x.raw(), y, parts, n.rows,
+           n.extent, n.inner, n.chunk, int32_t{a.reversed});
+  };
+  if (parts) {
+    chunks(none);
+    launch(stream, code, "sum_before", {groups}, parts, n.rows, n.chunks);
+  }
+  chunks(a.y.raw());
 }
 
 namespace {

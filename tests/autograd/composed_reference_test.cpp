@@ -47,6 +47,28 @@ const std::map<std::string, OpOfInputs>& composed_ops() {
       {"triu", [](Vars in) { return triu(in[0], -1); }},
       {"pad", [](Vars in) { return pad(in[0], -1, 2, 1, 0.5); }},
       {"cumsum", [](Vars in) { return cumsum(in[0], 1); }},
+      {"sort", [](Vars in) { return sort(in[0], 1).values; }},
+      {"cummax", [](Vars in) { return cummax(in[0], 0).values; }},
+      {"linear recurrence",
+       [](Vars in) {
+         return scan({in[0], in[1]}, 1, [](Vars a, Vars b) -> std::vector<Var> {
+           const Var carried = b[0] * a[1];
+           return {a[0] * b[0], carried + b[1]};
+         })[1];
+       }},
+      {"slice with steps",
+       [](Vars in) {
+         return slice(in[0], {{.begin = -3}, {.step = -2}});
+       }},
+      {"slice_scatter",
+       [](Vars in) {
+         return slice_scatter(in[0], in[1], {{}, {.begin = 1, .step = 2}});
+       }},
+      {"index_add",
+       [](Vars in) {
+         return index_add(in[0], 1, indices({3, 0, 3}, {3}), in[1]);
+       }},
+      {"masked_select", [](Vars in) { return masked_select(in[0], greater(detach(in[1]), 0.0)); }},
       {"topk", [](Vars in) { return topk(in[0], 3, 1).values; }},
       {"topk, smallest", [](Vars in) { return topk(in[0], 4, -1, /*largest=*/false).values; }},
       {"one_hot", [](Vars in) { return mul(in[0], Var(one_hot(token_ids, 4, DType::f64))); }},

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "tests/autograd/op_check.h"
@@ -131,6 +132,67 @@ TEST_CASE(
   CHECK_ERROR(ShapeError, "index_select: index has shape [1, 1]",
               index_select(x, 0, indices({0}, {1, 1})));
   CHECK_ERROR(ShapeError, "argmin: x has shape [2, 0]", argmin(doubles({2, 0}, 1), 1));
+}
+
+TEST_CASE("scan combines the elements before each, for every length, from both ends") {
+  const auto subsequences = [](Vars a, Vars b) -> std::vector<Var> {
+    return {add(mul(a[0], b[1]), b[0]), mul(a[1], b[1])};  // decimal digits: not commutative
+  };
+  for (const int64_t n : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13}) {
+    CAPTURE(n);
+    const Var digits = cast(Var(arange(1, n + 1, DType::i64, shared_device())), DType::f64);
+    const Var tens = full_like(digits.value(), 10.0);
+    Doubles expected, from_end;
+    double number = 0.0;
+    for (int64_t i = 1; i <= n; ++i) expected.push_back(number = 10.0 * number + double(i));
+    number = 0.0;
+    for (int64_t i = n; i >= 1; --i) from_end.push_back(number = 10.0 * number + double(i));
+    std::ranges::reverse(from_end);
+    CHECK(values_of(scan({digits, tens}, 0, subsequences)[0]) == expected);
+    CHECK(values_of(scan({digits, tens}, 0, subsequences, true)[0]) == from_end);
+  }
+  const Var x = doubles({2, 3}, 1), y = doubles({2, 4}, 1);
+  CHECK_ERROR(ShapeError, "scan: a tensor has shape [2, 4]; expected extent 3 along axis 1",
+              scan({x, y}, 1, subsequences));
+  CHECK_ERROR(ShapeError, "scan: combine returned 1 tensors; expected 2",
+              scan({x, x}, 1, [](Vars a, Vars) { return std::vector<Var>{a[0]}; }));
+  CHECK_ERROR(ShapeError, "scan: a result of combine has shape [2]; expected [2, 1]",
+              scan({x}, 1, [](Vars a, Vars) { return std::vector<Var>{sum(a[0], 1)}; }));
+}
+
+TEST_CASE("slices have the places of Python's begin:end:step, and refuse a step of 0") {
+  const Var x = var_of({0, 1, 2, 3, 4, 5, 6}, {7});
+  CHECK(values_of(slice(x, {{.begin = 1, .end = 6, .step = 2}})) == Doubles{1, 3, 5});
+  CHECK(values_of(slice(x, {{.begin = -2}})) == Doubles{5, 6});
+  CHECK(values_of(slice(x, {{.end = -5}})) == Doubles{0, 1});
+  CHECK(values_of(slice(x, {{.step = -3}})) == Doubles{6, 3, 0});
+  CHECK(values_of(slice(x, {{.begin = 4, .end = 0, .step = -2}})) == Doubles{4, 2});
+  CHECK(values_of(slice(x, {{.begin = 99, .end = -99, .step = -4}})) == Doubles{6, 2});
+  CHECK(values_of(slice(x, {{.begin = -99, .end = 99, .step = 99}})) == Doubles{0});
+  CHECK(values_of(slice(x, {{.begin = 5, .end = 2}})).empty());
+  CHECK(slice(doubles({2, 3, 4}, 1), {{}, {.begin = 1}}).shape() == Shape{2, 2, 4});
+  CHECK_ERROR(ConfigError, "slice: the step along axis 0 is 0", slice(x, {{.step = 0}}));
+  CHECK_ERROR(ShapeError, "slice: x has shape [7]; expected rank 2", slice(x, {{}, {}}));
+  CHECK_ERROR(ShapeError, "slice_scatter: source has shape [7]; expected [4]",
+              slice_scatter(x, x, {{.step = 2}}));
+}
+
+TEST_CASE("sort, cummax, nonzero and masked_select give indices, and plans refuse the last two") {
+  const Var x = var_of({2, NAN, -1, 2}, {4});
+  CHECK(sort(x).indices.to_host<int64_t>() == std::vector<int64_t>{2, 0, 3, 1});
+  CHECK(argsort(x, 0, true).to_host<int64_t>() == std::vector<int64_t>{1, 0, 3, 2});
+  CHECK(cummax(x, 0).indices.to_host<int64_t>() == std::vector<int64_t>{0, 1, 1, 1});
+  CHECK(values_of(sort(Var(indices({3, -1, 2}, {3}))).values) == Doubles{-1, 2, 3});
+  CHECK_ERROR(DTypeError, "sort: x holds bool", sort(equal(x, x)));
+  const Var rows = var_of({0, 1, 0, 0, -2, NAN}, {2, 3});
+  CHECK(nonzero(rows).to_host<int64_t>() == std::vector<int64_t>{0, 1, 1, 1, 1, 2});
+  CHECK(nonzero(slice(rows, 0, 0, 0)).shape() == Shape{0, 2});
+  CHECK(masked_select(rows, equal(rows, 9.0)).shape() == Shape{0});
+  const Var planned(Tensor::zeros({2, 3}, DType::f32, Device::meta()));
+  CHECK_ERROR(Unsupported, "nonzero: the shape of the result depends on values", nonzero(planned));
+  CHECK_ERROR(Unsupported, "masked_select: the shape", masked_select(planned, equal(planned, 1.0)));
+  CHECK_ERROR(ShapeError, "index_add: source has shape [2, 3]; expected [1, 3]",
+              index_add(rows, 0, indices({1}, {1}), rows));
 }
 
 TEST_CASE("tril and triu keep a triangle of each matrix") {

@@ -40,10 +40,17 @@ Bytes bytes_of_a_pass(const Device& device) {
   const Var lowest = min(add(flip(lower, -1), transpose(upper, 1, 2)), {2});
   const Var spread = mean(var(lowest, {1}));
   const Var total = add(logsumexp(repeat(unsqueeze(lowest, 0), {2, 1, 1})), spread);
+  const Var decay =
+      scan({clamp(scores, -0.9, 0.9), scores}, 1, [](Vars a, Vars b) -> std::vector<Var> {
+        const Var carried = b[0] * a[1];
+        return {a[0] * b[0], carried + b[1]};
+      })[1];
+  const Var ordered = mul(cumsum(sort(scores, 1).values, 2), cummax(decay, 1).values);
+  const Var written = slice_scatter(scores, slice(ordered, {{}, {.step = 2}}), {{}, {.step = -2}});
   const Var extra =
       add(sum(max(where(greater(scores, mul(scores, 0.5)), scores, neg(scores)), {1})),
           add(mean(gather(logits, -1, flat_index)), mean(gather(moved, 1, corner))));
-  const Var rest = cast(add(extra, total), DType::f32);
+  const Var rest = cast(add(add(extra, total), mean(written)), DType::f32);
   const Var loss = add(cross_entropy(logits, ids), rest);
   tape.backward(add(loss, projection_cross_entropy(sums.normed, table, ids)));
   return {device.memory().peak(), device.memory().live()};

@@ -48,6 +48,15 @@ Shape shape_of(const json& a) {
 
 Reduction reduction(const json& a) { return Reduction(a.get<int>()); }
 Var negate(const Var& x) { return neg(x); }
+In picked(const PickedElements& x) { return {x.values, Var(x.indices)}; }
+Var slice_scatter(const Var& x, const Var& source, const json& a) {
+  std::vector<AxisRange> ranges(static_cast<size_t>(x.shape().rank()));
+  AxisRange& range = ranges[static_cast<size_t>(x.shape().axis(a[0]))];
+  if (!a[1].is_null()) range.begin = a[1];
+  if (!a[2].is_null()) range.end = a[2];
+  range.step = a[3];
+  return slice_scatter(x, source, ranges);
+}
 Var sub(const Var& a, double b) { return add(a, -b); }
 
 const std::map<std::string, Call>& calls() {
@@ -109,7 +118,14 @@ const std::map<std::string, Call>& calls() {
       ZG_WITH(triu, a[0])
       ZG_WITH(gather, a[0], in[1].value())
       ZG_WITH(scatter_add, a[0], in[1].value(), in[2])
-      ZG_ROW(topk, [&] { auto [values, at] = topk(in[0], a[0], a[1], a[2]); return In{values, Var(at)}; }())
+      ZG_ROW(topk, picked(topk(in[0], a[0], a[1], a[2])))
+      ZG_ROW(sort, picked(sort(in[0], a[0], a[1])))
+      ZG_ROW(argsort, {Var(argsort(in[0], a[0], a[1]))})
+      ZG_ROW(cummax, picked(cummax(in[0], a[0])))
+      ZG_WITH(index_add, a[0], in[1].value(), mul(in[2], a[1].get<double>()))
+      ZG_ROW(nonzero, (void(a), In{Var(nonzero(in[0]))}))
+      ZG_WITH(masked_select, (void(a), in[1]))
+      ZG_WITH(slice_scatter, in[1], a)
       ZG_WITH(linear, (void(a), in[1]), in.size() > 2 ? in[2] : Var())
       ZG_WITH(layer_norm, in[1], in[2], a[0])
       ZG_WITH(rms_norm, in[1], a[0])

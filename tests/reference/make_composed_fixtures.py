@@ -34,6 +34,14 @@ def cross_entropy(logits, targets, **options):
     return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1), ignore_index=-1, **options)
 
 
+def recurrence(a, b):
+    state, states = torch.zeros_like(b[:, 0]), []
+    for t in range(b.shape[1]):
+        state = a[:, t] * state + b[:, t]
+        states.append(state)
+    return torch.stack(states, 1)
+
+
 CASES = {
     "min": (lambda x: x.amin(1), [values(3, 4, 5)]),
     "var": (lambda x: x.var(1), [values(3, 4, 5)]),
@@ -48,6 +56,13 @@ CASES = {
     "triu": (lambda x: x.triu(-1), [values(2, 4, 5)]),
     "pad": (lambda x: F.pad(x, (2, 1), value=0.5), [values(2, 3)]),
     "cumsum": (lambda x: x.cumsum(1), [values(2, 11, 3)]),
+    "sort": (lambda x: x.sort(1).values, [values(2, 9, 3)]),
+    "cummax": (lambda x: x.cummax(0).values, [values(9, 3)]),
+    "linear recurrence": (lambda a, b: recurrence(a, b), [values(2, 13, 3), values(2, 13, 3)]),
+    "slice with steps": (lambda x: x[-3:].flip(1)[:, ::2], [values(4, 6)]),
+    "slice_scatter": (lambda x, s: x.slice_scatter(s, 1, 1, None, 2), [values(3, 6), values(3, 3)]),
+    "index_add": (lambda x, s: x.index_add(1, torch.tensor([3, 0, 3]), s), [values(2, 4, 3), values(2, 3, 3)]),
+    "masked_select": (lambda x, m: x.masked_select(m.detach() > 0), [values(3, 5), values(5)]),
     "topk": (lambda x: x.topk(3, 1).values, [values(2, 5, 3)]),
     "topk, smallest": (lambda x: x.topk(4, largest=False).values, [values(3, 6)]),
     "one_hot": (lambda x: x * F.one_hot(ids, 4), [values(2, 3, 4)]),

@@ -50,6 +50,7 @@ set(ZG_ENGINE_HEADERS
     autograd/collective.h
     autograd/gradcheck.h
     autograd/ops.h
+    autograd/ordering.h
     autograd/parameter.h
     autograd/pipeline.h
     autograd/tape.h

@@ -6,6 +6,7 @@
 
 #include "tests/support/cover.h"
 #include "tests/support/op_case.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -218,74 +219,82 @@ TEST_CASE("max propagates NaN, and a sum of no elements is 0") {
             .numel() == 0);
 }
 
-TEST_CASE("argmax finds the first largest along any axis, NaN counting as largest") {
+TEST_CASE("sort gives the first indices in order, equal ones by index, NaN as largest") {
   const Device device = devices_at_every_level().back();
-  for (DType dtype : on_device(floating_dtypes, device))
-    for (const Shape& shape : {Shape{1}, Shape{1023}, Shape{31, 33}, Shape{4, 5, 6}})
-      for (int axis = 0; axis < shape.rank(); ++axis) {
-        const Tensor x = random_tensor(shape, dtype, device, 4);
-        const Tensor y = Tensor::empty(shape.with(axis, 1), DType::i64, device);
-        kernels::argmax({.x = x, .y = y, .axis = axis - shape.rank()}, device.compute());
-        const ReduceCase c{shape, 1u << axis};
-        const std::vector<double> xs = x.to_doubles();
-        std::vector<double> best(static_cast<size_t>(y.numel()), -infinity);
-        std::vector<int64_t> place(best.size()), seen(best.size());
-        for_each_element(c, [&](size_t from, size_t to) {
-          if (xs[from] > best[to]) {
-            best[to] = xs[from];
-            place[to] = seen[to];
+  std::vector<DType> dtypes = on_device(floating_dtypes, device);
+  dtypes.insert(dtypes.end(), {DType::i32, DType::i64});
+  for (DType dtype : dtypes)
+    for (const Shape& shape : {Shape{1}, Shape{300}, Shape{31, 33}, Shape{4, 5, 6}, Shape{2, 5000}})
+      for (int axis = 0; axis < shape.rank(); ++axis)
+        for (bool descending : {true, false})
+          for (const int64_t share : {1, 2, 40}) {
+            INFO(name_of(dtype), " ", shape.str(), " axis ", axis, " 1/", share);
+            const Tensor x = random_tensor(shape, dtype, device, 4, -300, 300);
+            const int64_t extent = shape[axis], k = (extent + share - 1) / share;
+            const Tensor y = Tensor::empty(shape.with(axis, k), DType::i64, device);
+            kernels::sort({x, y, axis, descending}, device.compute());
+            const std::vector<double> xs = x.to_doubles();
+            std::vector<int64_t> expected(static_cast<size_t>(y.numel()));
+            int64_t inner = 1;
+            for (int i = axis + 1; i < shape.rank(); ++i) inner *= shape[i];
+            for (int64_t row = 0; row < x.numel() / extent; ++row) {
+              const auto at = [&](int64_t i) {
+                const int64_t place = row / inner * extent * inner + i * inner + row % inner;
+                return xs[static_cast<size_t>(place)];
+              };
+              std::vector<int64_t> order(static_cast<size_t>(extent));
+              std::iota(order.begin(), order.end(), int64_t{0});
+              std::ranges::stable_sort(order, [&](int64_t i, int64_t j) {
+                return descending ? at(i) > at(j) : at(i) < at(j);
+              });
+              for (int64_t i = 0; i < k; ++i)
+                expected[static_cast<size_t>(row / inner * k * inner + i * inner + row % inner)] =
+                    order[static_cast<size_t>(i)];
+            }
+            CHECK(y.to_host<int64_t>() == expected);
           }
-          ++seen[to];
-        });
-        CHECK(y.to_host<int64_t>() == place);
-      }
-  const Tensor special = rows(
-      {1, 3, 3, 2, -infinity, -infinity, -infinity, -infinity, 5, not_a_number, 9, not_a_number},
-      4);
-  const Tensor places = Tensor::empty({3}, DType::i64, special.device());
-  kernels::argmax({.x = special, .y = places, .axis = 1}, special.device().compute());
-  CHECK(places.to_host<int64_t>() == std::vector<int64_t>{1, 0, 1});
+  const Tensor special = rows({2, not_a_number, -infinity, -0.0, 0, -infinity, -not_a_number}, 7);
+  const Tensor places = Tensor::empty({1, 7}, DType::i64, special.device());
+  const auto sorted = [&](bool descending) {
+    kernels::sort({special, places, 1, descending}, special.device().compute());
+    return places.to_host<int64_t>();
+  };
+  CHECK(sorted(true) == std::vector<int64_t>{1, 6, 0, 3, 4, 2, 5});
+  CHECK(sorted(false) == std::vector<int64_t>{2, 5, 3, 4, 0, 1, 6});
+  const Tensor none = Tensor::empty({1, 0}, DType::i64, special.device());
+  kernels::sort({.x = special, .y = none, .axis = 1}, special.device().compute());
 }
 
-TEST_CASE("top_k sorts the first elements, equal ones by index, NaN as largest") {
-  const Device device = devices_at_every_level().back();
-  for (DType dtype : on_device(floating_dtypes, device))
-    for (const Shape& shape : {Shape{1}, Shape{300}, Shape{31, 33}, Shape{4, 5, 6}})
-      for (int axis = 0; axis < shape.rank(); ++axis)
-        for (bool largest : {true, false}) {
-          const Tensor x = random_tensor(shape, dtype, device, 4);
-          const int64_t extent = shape[axis], k = (extent + 1) / 2;
-          const Tensor y = Tensor::empty(shape.with(axis, k), DType::i64, device);
-          kernels::top_k({.x = x, .y = y, .axis = axis, .largest = largest}, device.compute());
-          const std::vector<double> xs = x.to_doubles();
-          std::vector<int64_t> expected(static_cast<size_t>(y.numel()));
+TEST_CASE("cumsum adds rows and columns of any length from both ends, in one order") {
+  for (const Device& device : devices_at_every_level())
+    for (const auto& [shape, axis] : {std::pair{Shape{3, 1030}, 1},
+                                      {Shape{2, 1030, 3}, 1},
+                                      {Shape{300, 2, 130}, 0},
+                                      {Shape{5}, 0},
+                                      {Shape{2, 0}, 1}})
+      for (const DType dtype : {DType::i32, DType::i64, DType::f32, DType::bf16})
+        for (const bool reversed : {false, true}) {
+          INFO(name_of(dtype), " ", shape.str(), " axis ", axis, " ", reversed);
+          // Small whole numbers, so that every order of the sum is exact.
+          const Tensor x = random_tensor(shape, DType::i32, device, 3, 0, 6);
+          const Tensor in = Tensor::empty(shape, dtype, device);
+          const Tensor y = Tensor::empty(shape, dtype, device);
+          kernels::cast({x, in}, device.compute());
+          kernels::cumsum({in, y, axis, reversed}, device.compute());
           int64_t inner = 1;
           for (int i = axis + 1; i < shape.rank(); ++i) inner *= shape[i];
-          for (int64_t row = 0; row < x.numel() / extent; ++row) {
-            const auto at = [&](int64_t i) {
-              const int64_t place = row / inner * extent * inner + i * inner + row % inner;
-              return xs[static_cast<size_t>(place)];
-            };
-            std::vector<int64_t> order(static_cast<size_t>(extent));
-            std::iota(order.begin(), order.end(), int64_t{0});
-            std::ranges::stable_sort(order, [&](int64_t i, int64_t j) {
-              return largest ? at(i) > at(j) : at(i) < at(j);
-            });
-            for (int64_t i = 0; i < k; ++i)
-              expected[static_cast<size_t>(row / inner * k * inner + i * inner + row % inner)] =
-                  order[static_cast<size_t>(i)];
+          std::vector<double> expected = x.to_doubles();
+          const int64_t extent = shape[axis], step = reversed ? -inner : inner;
+          for (int64_t row = 0; extent > 0 && row < shape.numel() / extent; ++row) {
+            int64_t at =
+                row / inner * extent * inner + row % inner + (reversed ? extent - 1 : 0) * inner;
+            for (int64_t i = 1; i < extent; ++i, at += step)
+              expected[static_cast<size_t>(at + step)] += expected[static_cast<size_t>(at)];
           }
-          CHECK(y.to_host<int64_t>() == expected);
+          if (dtype == DType::bf16)  // rounded once
+            for (double& sum : expected) sum = static_cast<float>(bf16(static_cast<float>(sum)));
+          CHECK(y.to_doubles() == expected);
         }
-  const Tensor special = rows({2, not_a_number, -infinity, 2, -infinity, not_a_number}, 6);
-  const Tensor places = Tensor::empty({1, 6}, DType::i64, special.device());
-  kernels::top_k({.x = special, .y = places, .axis = 1}, special.device().compute());
-  CHECK(places.to_host<int64_t>() == std::vector<int64_t>{1, 5, 0, 3, 2, 4});
-  kernels::top_k({.x = special, .y = places, .axis = 1, .largest = false},
-                 special.device().compute());
-  CHECK(places.to_host<int64_t>() == std::vector<int64_t>{2, 4, 0, 3, 1, 5});
-  const Tensor none = Tensor::empty({1, 0}, DType::i64, special.device());
-  kernels::top_k({.x = special, .y = none, .axis = 1}, special.device().compute());
 }
 
 TEST_CASE("softmax is correct for huge and masked elements, and in place") {
@@ -319,17 +328,13 @@ TEST_CASE("reductions refuse wrong shapes, dtypes and axes, on meta devices too"
                                           .axes = 1},
                                          stream),
                          "reduce: x holds i32; expected f64 or f32 or bf16 or f16", DTypeError);
-    CHECK_THROWS_AS(kernels::argmax({.x = f32({2, 3}), .y = f32({2}), .axis = 1}, stream),
-                    DTypeError);
-    CHECK_THROWS_AS(
-        kernels::argmax({.x = f32({2, 0}), .y = Tensor::empty({2}, DType::i64, device), .axis = 1},
-                        stream),
-        ShapeError);
     const Tensor too_many = Tensor::empty({2, 4}, DType::i64, device);
     CHECK_THROWS_WITH_AS(
-        kernels::top_k({.x = f32({2, 3}), .y = too_many, .axis = 1}, stream),
-        "top_k: y has shape [2, 4]; expected [2, 3] with at most 3 elements along axis 1",
+        kernels::sort({.x = f32({2, 3}), .y = too_many, .axis = 1}, stream),
+        "sort: y has shape [2, 4]; expected [2, 3] with at most 3 elements along axis 1",
         ShapeError);
+    CHECK_THROWS_WITH_AS(kernels::cumsum({.x = f32({2, 3}), .y = f32({3}), .axis = 1}, stream),
+                         "cumsum: y has shape [3]; expected [2, 3]", ShapeError);
     CHECK_THROWS_WITH_AS(kernels::softmax_forward({.x = f32({2, 3}), .y = f32({3, 2})}, stream),
                          "softmax_forward: y has shape [3, 2]; expected [2, 3]", ShapeError);
     CHECK_THROWS_AS(
@@ -337,6 +342,21 @@ TEST_CASE("reductions refuse wrong shapes, dtypes and axes, on meta devices too"
             {.y = f32({3}), .dy = Tensor::empty({3}, DType::bf16, device), .dx = f32({3})}, stream),
         DTypeError);
   }
+}
+
+TEST_CASE("one long row is sorted alike by one thread and by three") {
+  std::vector<int64_t> one;
+  for (const int threads : {1, 3}) {
+    const Device device = Device::cpu(0, {.threads = threads});
+    const Tensor x = random_tensor({100'000}, DType::f32, device, 4, -9.0, 9.0);
+    const Tensor y = Tensor::empty({100'000}, DType::i64, device);
+    kernels::sort({.x = x, .y = y, .axis = 0}, device.compute());
+    if (one.empty()) one = y.to_host<int64_t>();
+    CHECK(y.to_host<int64_t>() == one);
+  }
+  const std::vector<double> xs =
+      random_tensor({100'000}, DType::f32, Device::cpu(), 4, -9.0, 9.0).to_doubles();
+  CHECK(std::ranges::is_sorted(one, {}, [&](int64_t i) { return xs[static_cast<size_t>(i)]; }));
 }
 
 TEST_CASE("a reduction of some columns adds in the order of all of them, if it is told how many") {

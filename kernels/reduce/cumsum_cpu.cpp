@@ -1,0 +1,75 @@
+#include <algorithm>
+
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/movement/indexed.h"
+#include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/cpu/team.h"
+
+namespace zg::cpu {
+namespace {
+
+constexpr int64_t column_block = 256, task_elements = 1 << 14;
+
+/// Sums of floating types are accumulated in f64, of integers in 64 bits with wraparound.
+template <class T>
+using Sum = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
+
+template <class T>
+T stored(Sum<T> sum) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(sum);
+  else
+    return static_cast<T>(static_cast<accumulator_t<T>>(sum));
+}
+
+/// A row of neighbours, four at a time, so that an addition waits for that of four elements before.
+template <class T>
+void sum_row(const T* x, T* y, int64_t extent, int64_t step) {
+  Sum<T> before = 0;
+  int64_t i = 0;
+  for (; i + 4 <= extent; i += 4, x += 4 * step, y += 4 * step) {
+    const auto a = static_cast<Sum<T>>(x[0]), b = static_cast<Sum<T>>(x[step]),
+               c = static_cast<Sum<T>>(x[2 * step]), d = static_cast<Sum<T>>(x[3 * step]);
+    const Sum<T> two = a + b;
+    y[0] = stored<T>(before + a);
+    y[step] = stored<T>(before + two);
+    y[2 * step] = stored<T>(before + (two + c));
+    before += two + (c + d);
+    y[3 * step] = stored<T>(before);
+  }
+  for (; i < extent; ++i, x += step, y += step) y[0] = stored<T>(before += static_cast<Sum<T>>(*x));
+}
+
+template <class T>
+void sum_columns(const T* x, T* y, int64_t extent, int64_t step, int64_t columns) {
+  if (columns == 1) return sum_row(x, y, extent, step);
+  Sum<T> sums[column_block] = {};
+  for (int64_t i = 0; i < extent; ++i, x += step, y += step)
+    for (int64_t k = 0; k < columns; ++k) y[k] = stored<T>(sums[k] += static_cast<Sum<T>>(x[k]));
+}
+
+}  // namespace
+
+void cumsum(const CumulativeSum& args, Workspace, Stream& stream) {
+  if (args.y.numel() == 0) return;
+  const Indexed at = Indexed::split(args.x.shape(), args.axis);
+  const int64_t blocks = (at.inner + column_block - 1) / column_block;
+  const int64_t grain =
+      std::max<int64_t>(task_elements / (at.extent * std::min(at.inner, column_block)), 1);
+  const int64_t first = args.reversed ? at.extent - 1 : 0;
+  const int64_t step = args.reversed ? -at.inner : at.inner;
+  visit_number(args.x.dtype(), [&]<class T>() {
+    const T* x = args.x.data<T>();
+    T* y = args.y.data<T>();
+    parallel_for(stream.traits().threads, at.outer * blocks, grain, [&](int64_t from, int64_t to) {
+      for (int64_t task = from; task < to; ++task) {
+        const int64_t column = task % blocks * column_block;
+        const int64_t columns = std::min(column_block, at.inner - column);
+        const int64_t begin = (task / blocks * at.extent + first) * at.inner + column;
+        sum_columns(x + begin, y + begin, at.extent, step, columns);
+      }
+    });
+  });
+}
+
+}  // namespace zg::cpu
