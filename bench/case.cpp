@@ -11,8 +11,8 @@
 namespace zg::bench {
 
 std::vector<OpFamily> every_op() {
-  return {product_ops(), attention_ops(), row_ops(),    element_ops(),
-          cast_ops(),    unary_ops(),     binary_ops(), movement_ops()};
+  return {product_ops(), attention_ops(), row_ops(),      element_ops(), cast_ops(),
+          unary_ops(),   binary_ops(),    movement_ops(), window_ops()};
 }
 
 std::function<Error(DType, const Extents&)> roundings(double absolute, double relative) {

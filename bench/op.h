@@ -76,6 +76,7 @@ struct OpKernel {
   /// The allowed error against the plain version in f64 on the same values. Absent: the result must
   /// have the same bits as the plain version in the same dtype.
   std::function<Error(DType, const Extents&)> error = {};
+  bool is_whole_op = false;  ///< the call runs an op that is made of several kernels
 };
 
 /// An op of the library: its forward and backward kernels, and its function in autograd.
@@ -104,6 +105,7 @@ OpFamily element_ops();  ///< AdamW, gelu and others, element by element
 OpFamily unary_ops();
 OpFamily binary_ops();
 OpFamily movement_ops();  ///< gather and others that read by an index
+OpFamily window_ops();    ///< convolutions, pooling, group_norm
 OpFamily cast_ops();
 std::vector<OpFamily> every_op();  ///< all of these, in the order of the table
 

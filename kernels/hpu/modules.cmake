@@ -28,6 +28,7 @@ zg_spirv_module(reduce/softmax DTYPES f32 bf16)
 zg_spirv_module(optimizer/sum_of_squares DTYPES f32 bf16)
 zg_spirv_module(elementwise/unary DTYPES f32 bf16)
 zg_spirv_module(elementwise/where)
+zg_spirv_module(window/window DTYPES f32 bf16)
 file(GLOB sources CONFIGURE_DEPENDS hpu/*.cpp */*_hpu.cpp)
 list(FILTER sources EXCLUDE REGEX "/workspace\\.cpp$")  # every build compiles it
 add_library(zg_kernels_hpu OBJECT ${sources})

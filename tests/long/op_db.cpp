@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "zerograd/autograd/convolution.h"
 #include "zerograd/autograd/ops.h"
 
 using namespace zg;
@@ -46,6 +47,12 @@ Shape shape_of(const json& a) {
   return Shape(std::span(extents));
 }
 
+/// The number of rows and that of columns, or one for both.
+Pair2d pair(const json& a) {
+  return a.is_number() ? Pair2d(a.get<int64_t>()) : Pair2d(a.at(0).get<int64_t>(), a.back());
+}
+Var third(const In& in) { return in.size() > 2 ? in[2] : Var(); }
+
 Reduction reduction(const json& a) { return Reduction(a.get<int>()); }
 Var negate(const Var& x) { return neg(x); }
 In picked(const PickedElements& x) { return {x.values, Var(x.indices)}; }
@@ -61,7 +68,8 @@ Var sub(const Var& a, double b) { return add(a, -b); }
 
 const std::map<std::string, Call>& calls() {
   static const std::map<std::string, Call> rows = {
-#define ZG_ROW(name, ...) {#name, [](const In& in, const json& a) -> In { return __VA_ARGS__; }},
+#define ZG_ROW(name, ...) \
+  {#name, [](const In& in, [[maybe_unused]] const json& a) -> In { return __VA_ARGS__; }},
 #define ZG_UNARY(name, ...) ZG_ROW(name, (void(a), In{name(in[0])}))
 #define ZG_PAIR(name) ZG_ROW(name, (void(a), In{name(in[0], in[1])}))
 #define ZG_NUMBER(name) \
@@ -126,7 +134,16 @@ const std::map<std::string, Call>& calls() {
       ZG_ROW(nonzero, (void(a), In{Var(nonzero(in[0]))}))
       ZG_WITH(masked_select, (void(a), in[1]))
       ZG_WITH(slice_scatter, in[1], a)
-      ZG_WITH(linear, (void(a), in[1]), in.size() > 2 ? in[2] : Var())
+      ZG_WITH(linear, (void(a), in[1]), third(in))
+      ZG_WITH(conv1d, in[1], third(in), {a[0], a[1], a[2], a[3]})
+      ZG_WITH(conv2d, in[1], third(in), {pair(a[0]), pair(a[1]), pair(a[2]), a[3]})
+      ZG_WITH(conv_transpose1d, in[1], third(in), {a[0], a[1], a[4], a[2], a[3]})
+      ZG_WITH(conv_transpose2d, in[1], third(in), {pair(a[0]), pair(a[1]), pair(a[4]), pair(a[2]), a[3]})
+      ZG_WITH(avg_pool1d, a[0], a[1], a[2], a[3])
+      ZG_WITH(avg_pool2d, pair(a[0]), pair(a[1]), pair(a[2]), a[3])
+      ZG_WITH(max_pool1d, a[0], a[1], a[2], a[3])
+      ZG_WITH(max_pool2d, pair(a[0]), pair(a[1]), pair(a[2]), pair(a[3]))
+      ZG_WITH(group_norm, a[0], bool(a[2]) ? in[1] : Var(), bool(a[3]) ? in.back() : Var(), a[1])
       ZG_WITH(layer_norm, in[1], in[2], a[0])
       ZG_WITH(rms_norm, in[1], a[0])
       ZG_ROW(embedding, (void(a), In{embedding(in[1].value(), in[0])}))

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "tests/support/temporary_folder.h"
+#include "zerograd/autograd/convolution.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/values.h"
 #include "zerograd/models/data/random_stream.h"
@@ -18,6 +21,9 @@
 namespace dpo_program {
 #include "tools/examples/dpo.cpp"
 }
+namespace digits_program {
+#include "tools/examples/digits.cpp"
+}
 namespace gan_program {
 #include "tools/examples/gan.cpp"
 }
@@ -29,9 +35,12 @@ namespace reward_program {
 using namespace zg;
 using namespace zg::testing;
 
-TEST_CASE("DPO, a GAN and a reward head learn as planned, and begin with PyTorch's gradients") {
+TEST_CASE(
+    "DPO, a GAN, a reward head and a convolutional network learn as planned, and begin with "
+    "PyTorch's gradients") {
   const Device device = Device::cpu();
   for (const auto& [name, run] : {std::pair("dpo", &dpo_program::run),
+                                  {"digits", &digits_program::run},
                                   {"gan", &gan_program::run},
                                   {"reward", &reward_program::run}}) {
     CAPTURE(name);

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes tests/reference/fixtures/prototypes with PyTorch and transformers 5: the first gradients of the programs dpo,
-gan and reward of tools/examples, in f64, from the weights that these programs begin with. Not needed to run the tests;
-to make the files again:
+gan, reward and digits of tools/examples, in f64, from the weights that these programs begin with. Not needed to run the
+tests; to make the files again:
 
-    for program in dpo gan reward; do build/consumer/$program FOLDER; done
-    python3 tests/reference/make_prototype_fixtures.py FOLDER
+    for program in dpo gan reward digits; do build/consumer/$program FOLDER; done
+    python3 tests/reference/make_prototype_fixtures.py FOLDER dpo gan reward digits
 
 FOLDER is where the programs write NAME.weights.safetensors and NAME.batch.safetensors.
 """
@@ -92,6 +92,18 @@ def gan(folder):
     save("gan", weights)
 
 
+def digits(folder):
+    w, batch = load(folder, "digits.weights"), load(folder, "digits.batch")
+    for value in w.values():
+        value.requires_grad_()
+    edges = F.relu(F.conv2d(batch["x"] / 255, w["first.weight"], w["first.bias"], padding=1))
+    shapes = F.conv2d(F.max_pool2d(edges, 2), w["second.weight"], padding=1)
+    normed = F.relu(F.group_norm(shapes, 4, w["norm.weight"], w["norm.bias"]))
+    pooled = F.max_pool2d(normed, normed.shape[-1] // 3)
+    F.cross_entropy(F.linear(pooled.flatten(1), w["head.weight"]), batch["labels"]).backward()
+    save("digits", w)
+
+
 if __name__ == "__main__":
-    for program in (dpo, gan, reward):
-        program(pathlib.Path(sys.argv[1]))
+    for program in sys.argv[2:]:
+        {"dpo": dpo, "gan": gan, "reward": reward, "digits": digits}[program](pathlib.Path(sys.argv[1]))

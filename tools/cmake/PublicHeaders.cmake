@@ -47,7 +47,9 @@ set(ZG_ENGINE_HEADERS
     kernels/optimizer/optimizer.h
     kernels/optimizer/update_constants.h
     kernels/reduce/reduce.h
+    kernels/window/window.h
     autograd/collective.h
+    autograd/convolution.h
     autograd/gradcheck.h
     autograd/ops.h
     autograd/ordering.h

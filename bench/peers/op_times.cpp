@@ -1,0 +1,82 @@
+// Times ops for op_table: op_times ROW THREADS prints the median seconds of a call, and of a call
+// with its gradients.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "zerograd/autograd/convolution.h"
+#include "zerograd/autograd/ops.h"
+
+using namespace zg;
+
+namespace {
+
+struct Row {
+  std::vector<Shape> shapes;
+  std::function<Var(std::span<const Var>)> function;
+};
+
+/// The rows of op_table, by name.
+const std::map<std::string, Row> rows = {
+    {"depthwise conv1d",
+     {{{8, 1536, 1024}, {1536, 1, 4}, {1536}},
+      [](auto in) { return conv1d(in[0], in[1], in[2], {.groups = 1536, .causal = true}); }}},
+    {"conv2d 3x3, 64 channels",
+     {{{8, 64, 56, 56}, {64, 64, 3, 3}, {64}},
+      [](auto in) { return conv2d(in[0], in[1], in[2], {.padding = 1}); }}},
+    {"conv2d 3x3, 128 channels",
+     {{{8, 128, 28, 28}, {128, 128, 3, 3}, {128}},
+      [](auto in) { return conv2d(in[0], in[1], in[2], {.padding = 1}); }}},
+    {"max_pool2d 3x3", {{{8, 64, 56, 56}}, [](auto in) { return max_pool2d(in[0], 3, 2, 1); }}},
+    {"group_norm", {{{8, 64, 56, 56}}, [](auto in) { return group_norm(in[0], 8); }}},
+    {"softmax, axis 1", {{{64, 512, 96}}, [](auto in) { return softmax(in[0], 1); }}},
+    {"permute 0 2 1 3",
+     {{{16, 256, 12, 64}},
+      [](auto in) {
+        return permute(in[0], {0, 2, 1, 3});
+      }}},
+    {"einsum bthd,bshd->bhts",
+     {{{4, 256, 12, 64}, {4, 256, 12, 64}}, [](auto in) { return einsum("bthd,bshd->bhts", in); }}},
+};
+
+/// For about a third of a second.
+double median_seconds(const std::function<void()>& run) {
+  using Clock = std::chrono::steady_clock;
+  run();
+  std::vector<double> seconds;
+  for (double total = 0; total < 0.3 || seconds.size() < 5; total += seconds.back()) {
+    const auto begin = Clock::now();
+    run();
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto row = argc == 3 ? rows.find(argv[1]) : rows.end();
+  if (row == rows.end()) return std::fprintf(stderr, "usage: op_times ROW THREADS\n"), 2;
+  const Device device = Device::cpu(0, {.threads = std::atoi(argv[2])});
+  const auto& [shapes, function] = row->second;
+  std::vector<Tensor> tensors;
+  for (const Shape& shape : shapes)
+    tensors.push_back(randn(shape, tensors.size(), "x", DType::f32, device));
+  const std::vector<Var> constants(tensors.begin(), tensors.end());
+  const Tensor dy = randn(function(constants).shape(), 9, "dy", DType::f32, device);
+  const double forward = median_seconds([&] { function(constants); });
+  const double both = median_seconds([&] {
+    Tape tape(device);
+    std::vector<Var> in;
+    for (const Tensor& tensor : tensors) in.push_back(tape.variable(tensor));
+    const Var y = function(in);
+    tape.backward({&y, 1}, {&dy, 1});
+  });
+  std::printf("%.9f %.9f\n", forward, both);
+}

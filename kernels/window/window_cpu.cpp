@@ -1,0 +1,89 @@
+#include <algorithm>
+
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/window/window.h"
+#include "zerograd/runtime/cpu/team.h"
+
+namespace zg::cpu {
+namespace {
+
+/// Columns of a row whose sums are kept in the L1 cache at a time.
+constexpr int64_t tile = 512;
+
+int64_t ceil_quotient(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
+
+/// The row (column) of x for place u of row (column) i of y; -1: none.
+int64_t source(const WindowAxis& axis, bool transposed, int64_t i, int64_t u, int64_t extent) {
+  int64_t at = i * axis.stride + u * axis.dilation - axis.before;
+  if (transposed) {
+    at = i + axis.before - u * axis.dilation;
+    at = at % axis.stride == 0 ? at / axis.stride : -1;
+  }
+  return at < extent ? at : -1;
+}
+
+/// sums[j - begin] += weight * x[...] for the columns j of [begin, end) that have place v in x.
+template <class T, class A>
+void add_place(const WindowAxis& axis, bool transposed, int64_t v, A weight, const T* x,
+               int64_t x_columns, int64_t begin, int64_t end, A* sums) {
+  const int64_t shift = v * axis.dilation - axis.before, stride = axis.stride;
+  if (transposed) {  // column k of x is added to k * stride + shift
+    const int64_t first = std::max<int64_t>(ceil_quotient(begin - shift, stride), 0);
+    const int64_t last = std::min(ceil_quotient(end - shift, stride), x_columns);
+    for (int64_t k = first; stride == 1 && k < last; ++k)
+      sums[k + shift - begin] += weight * static_cast<A>(x[k]);
+    for (int64_t k = first; stride != 1 && k < last; ++k)
+      sums[k * stride + shift - begin] += weight * static_cast<A>(x[k]);
+    return;
+  }
+  const int64_t first = std::max(ceil_quotient(-shift, stride), begin);
+  const int64_t last = std::min(ceil_quotient(x_columns - shift, stride), end);
+  for (int64_t j = first; stride == 1 && j < last; ++j)
+    sums[j - begin] += weight * static_cast<A>(x[j + shift]);
+  for (int64_t j = first; stride != 1 && j < last; ++j)
+    sums[j - begin] += weight * static_cast<A>(x[j * stride + shift]);
+}
+
+template <class T>
+void sum_row(const WindowSum& a, const Planes& n, int64_t row) {
+  using A = accumulator_t<T>;
+  const auto& [rows, columns] = a.window;
+  const int64_t i = row % n.y_rows, plane = row / n.y_rows, channel = plane % n.channels;
+  const T* x = a.x.data<T>() + plane / n.channels * n.sample + channel * n.channel;
+  const T* weight = a.weight ? a.weight.data<T>() + channel * rows.size * columns.size : nullptr;
+  const A bias = a.bias ? static_cast<A>(a.bias.data<T>()[channel]) : A{0};
+  T* y = a.y.data<T>() + row * n.y_columns;
+  for (int64_t begin = 0; begin < n.y_columns; begin += tile) {
+    const int64_t end = std::min(begin + tile, n.y_columns);
+    A sums[tile];
+    std::fill_n(sums, end - begin, bias);
+    for (int64_t u = 0; u < rows.size; ++u) {
+      const int64_t from = source(rows, a.transposed, i, u, n.x_rows);
+      if (from < 0) continue;
+      for (int64_t v = 0; v < columns.size; ++v) {
+        const int64_t place = u * columns.size + v;
+        add_place(columns, a.transposed, v, weight ? static_cast<A>(weight[place]) : A{1},
+                  x + place * n.place + from * n.x_columns, n.x_columns, begin, end, sums);
+      }
+    }
+    for (int64_t j = begin; j < end; ++j)
+      y[j] = static_cast<T>(sums[j - begin] / static_cast<A>(a.divisor));
+  }
+}
+
+}  // namespace
+
+void window_sum(const WindowSum& a, Workspace, Stream& stream) {
+  const Planes n(a);
+  constexpr int64_t grain = 1 << 15;  // multiply-adds of one task
+  const int64_t in_a_row = std::max<int64_t>(n.y_columns, 1) * a.window[0].size * a.window[1].size;
+  if (a.y.numel() == 0) return;
+  visit_floating(a.y.dtype(), [&]<class T>() {
+    parallel_for(stream.traits().threads, a.y.numel() / n.y_columns,
+                 std::max<int64_t>(grain / in_a_row, 1), [&](int64_t begin, int64_t end) {
+                   for (int64_t row = begin; row < end; ++row) sum_row<T>(a, n, row);
+                 });
+  });
+}
+
+}  // namespace zg::cpu
