@@ -45,13 +45,27 @@ void backward_of_embedding(const EmbeddingNumbers& n, const BackwardPass& pass) 
 /// A scalar as one element along axis 0, like PyTorch.
 Tensor with_axis(const Tensor& x) { return x && x.shape().rank() == 0 ? x.view({1}) : x; }
 
+void check_rank_of_index(const char* op, const Shape& index, const char* name, const Tensor& x,
+                         int axis) {
+  if (index.rank() != x.shape().rank())
+    refuse_shape(
+        op, "index", index,
+        fmt::format("as many axes as {} {}, none longer except axis {}", name, x.shape(), axis));
+}
+
+void check_places(const char* op, const Tensor& index) {
+  check_index(op, "index", index);
+  if (index.shape().rank() != 1)
+    refuse_shape(op, "index", index.shape(), "rank 1: the places along the axis");
+}
+
 // The kernels do not accept an empty index. It selects nothing, for any shape of x.
 void gather_unless_empty(const Gather& args, Stream& stream) {
-  if (args.index.numel() > 0) kernels::gather(args, stream);
+  if (args.index.numel() > 0 && args.y.numel() > 0) kernels::gather(args, stream);
 }
 
 void scatter_add_unless_empty(const ScatterAdd& args, Stream& stream) {
-  if (args.index.numel() > 0) kernels::scatter_add(args, stream);
+  if (args.index.numel() > 0 && args.x.numel() > 0) kernels::scatter_add(args, stream);
 }
 
 /// The gradient of a source: 0 for elements outside of index.
@@ -109,6 +123,7 @@ Var gather(const Var& x, int axis, const Tensor& index) {
   const Tensor values = with_axis(operand("gather", "x", x));
   check_index("gather", "index", index);
   axis = axis_of("gather", values.shape(), axis);
+  check_rank_of_index("gather", with_axis(index).shape(), "x", values, axis);
   const Tensor y = empty_like(values, index.shape());
   const Tensor indices = with_axis(index);
   gather_unless_empty({values, indices, with_axis(y), axis}, y.device().compute());
@@ -128,6 +143,7 @@ Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& sourc
   check_index("scatter_add", "index", index);
   check_alike("scatter_add", "base", values, "source", added);
   axis = axis_of("scatter_add", with_axis(values).shape(), axis);
+  check_rank_of_index("scatter_add", with_axis(index).shape(), "base", with_axis(values), axis);
   const Tensor y = empty_like(values), indices = with_axis(index);
   const ScatterAdd sum{with_axis(added), indices, with_axis(y), axis};
   if (index.numel() > 0) validate(sum);  // throws before anything is queued
@@ -143,6 +159,45 @@ Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& sourc
                                  pass.stream());
         dsource.accumulate();
       });
+}
+
+// The kernels take an index [n] for all other axes.
+
+Var index_select(const Var& x, int axis, const Tensor& index) {
+  const Tensor values = operand("index_select", "x", x);
+  axis = axis_of("index_select", values.shape(), axis);
+  check_places("index_select", index);
+  const Tensor y = empty_like(values, values.shape().with(axis, index.numel()));
+  gather_unless_empty({values, index, y, axis}, y.device().compute());
+  return record("index_select", {x}, y, {index}, axis, [](int along, const BackwardPass& pass) {
+    const Tensor& dy = pass.gradient_of_output();
+    const InputGradient dx(pass, 0, dy.dtype());
+    fill_zero(dx.tensor(), pass.stream());
+    scatter_add_unless_empty({dy, pass.saved(0), dx.tensor(), along}, pass.stream());
+    dx.accumulate();
+  });
+}
+
+Var index_add(const Var& x, int axis, const Tensor& index, const Var& source) {
+  const Tensor values = floating_operand("index_add", "x", x);
+  const Tensor added = operand("index_add", "source", source);
+  check_places("index_add", index);
+  check_alike("index_add", "x", values, "source", added);
+  axis = axis_of("index_add", values.shape(), axis);
+  if (const Shape expected = values.shape().with(axis, index.numel()); added.shape() != expected)
+    refuse_shape("index_add", "source", added.shape(), expected.str());
+  const Tensor y = empty_like(values);
+  copy(values, y, y.device().compute());
+  scatter_add_unless_empty({added, index, y, axis}, y.device().compute());
+  return record("index_add", {x, source}, y, {index}, axis,
+                [](int along, const BackwardPass& pass) {
+                  const Tensor& dy = pass.gradient_of_output();
+                  pass.accumulate(0, dy);
+                  const InputGradient dsource(pass, 1, dy.dtype());
+                  if (!dsource) return;
+                  gather_unless_empty({dy, pass.saved(0), dsource.tensor(), along}, pass.stream());
+                  dsource.accumulate();
+                });
 }
 
 }  // namespace zg

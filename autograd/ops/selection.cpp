@@ -76,17 +76,6 @@ Var chosen_of(const char* op, const Var& x, const Chosen& chosen) {
   });
 }
 
-/// An index [n] of places along an axis as one of `shape`, with n elements along the axis.
-Tensor index_along(const char* op, const Tensor& index, int axis, const Shape& shape) {
-  check_index(op, "index", index);
-  if (index.shape().rank() != 1)
-    refuse_shape(op, "index", index.shape(), "rank 1: the places along the axis");
-  std::vector<int64_t> extents(static_cast<size_t>(shape.rank()), 1);
-  extents[static_cast<size_t>(axis)] = index.numel();
-  const Var along(index.view(Shape(extents)));
-  return broadcast_to(along, shape.with(axis, index.numel())).value();
-}
-
 /// The flat places of the elements that are not 0.
 std::vector<int64_t> places_of_nonzero(const char* op, const Var& x) {
   if (operand(op, "x", x).device().type() == Device::Type::meta)
@@ -189,21 +178,6 @@ Var roll(const Var& x, int64_t shift, int axis) {
   if (begin == extent) return x;
   const Var last = slice(x, axis, begin, extent), first = slice(x, axis, 0, begin);
   return concat({last, first}, axis);
-}
-
-Var index_select(const Var& x, int axis, const Tensor& index) {
-  const Shape shape = operand("index_select", "x", x).shape();
-  axis = axis_of("index_select", shape, axis);
-  return gather(x, axis, index_along("index_select", index, axis, shape));
-}
-
-Var index_add(const Var& x, int axis, const Tensor& index, const Var& source) {
-  const Shape shape = floating_operand("index_add", "x", x).shape();
-  const Shape added = operand("index_add", "source", source).shape();
-  axis = axis_of("index_add", shape, axis);
-  const Tensor places = index_along("index_add", index, axis, shape);
-  if (added != places.shape()) refuse_shape("index_add", "source", added, places.shape().str());
-  return scatter_add(x, axis, places, source);
 }
 
 Tensor nonzero(const Var& x) {

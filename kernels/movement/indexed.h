@@ -32,6 +32,16 @@ struct IndexedStrides {
     stride = 0;
     return strides;
   }
+  /// Those of an index. An index [n] names the same places for all other axes.
+  static IndexedStrides of_index(const Shape& index, int axis) {
+    return index.rank() == 1 ? IndexedStrides{.along = 1} : of(index, axis);
+  }
 };
+
+/// The shape of the elements that an index names along an axis: its own, or for an index [n] that
+/// of x with n elements along the axis.
+inline Shape named_shape(const Shape& index, const Shape& x, int axis) {
+  return index.rank() == 1 && x.rank() > 1 ? x.with(axis, index[0]) : index;
+}
 
 }  // namespace zg

@@ -1,5 +1,6 @@
 #include "zerograd/kernels/movement/movement.h"
 
+#include "zerograd/kernels/movement/indexed.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -24,14 +25,13 @@ void check_range(const char* name, const Tensor& tensor, const Shape& extents,
 /// Throws ShapeError unless `index` has as many axes as `tensor`, and no axis of `index` is longer
 /// than the same axis of `tensor`. The extent of `axis` is not checked; axis -1: all extents are
 /// checked.
-void check_fits(const char* op, const Tensor& index, const char* name, const Tensor& tensor,
+void check_fits(const char* op, const Shape& index, const char* name, const Tensor& tensor,
                 int axis) {
-  bool fits = index.shape().rank() == tensor.shape().rank();
-  for (int i = 0; fits && i < index.shape().rank(); ++i)
-    fits = i == axis || index.extent(i) <= tensor.extent(i);
+  bool fits = index.rank() == tensor.shape().rank();
+  for (int i = 0; fits && i < index.rank(); ++i) fits = i == axis || index[i] <= tensor.extent(i);
   if (!fits)
     raise<ShapeError>("{}: index has shape {}; expected as many axes as {} {}, none longer{}", op,
-                      index.shape(), name, tensor.shape(),
+                      index, name, tensor.shape(),
                       axis < 0 ? "" : fmt::format(" except axis {}", axis));
 }
 
@@ -59,15 +59,17 @@ void validate(const StridedCopy& args) {
 
 void validate(const Gather& args) {
   check_indexed("gather", args.index, args.x, args.y);
-  check_fits("gather", args.index, "x", args.x, args.index.shape().axis(args.axis));
-  check_shape("gather", "y", args.y, args.index.shape());
+  const Shape named = named_shape(args.index.shape(), args.x.shape(), args.axis);
+  check_fits("gather", named, "x", args.x, named.axis(args.axis));
+  check_shape("gather", "y", args.y, named);
 }
 
 void validate(const ScatterAdd& args) {
   check_dtype("scatter_add", "y", args.y, floating);
   check_indexed("scatter_add", args.index, args.x, args.y);
-  check_fits("scatter_add", args.index, "x", args.x, -1);
-  check_fits("scatter_add", args.index, "y", args.y, args.index.shape().axis(args.axis));
+  const Shape named = named_shape(args.index.shape(), args.x.shape(), args.axis);
+  check_fits("scatter_add", named, "x", args.x, -1);
+  check_fits("scatter_add", named, "y", args.y, named.axis(args.axis));
 }
 
 ZG_KERNEL(StridedCopy, strided_copy)

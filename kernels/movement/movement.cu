@@ -31,9 +31,9 @@ __global__ void __launch_bounds__(threads) copy_strided(const T* x, T* y, Nest<2
   });
 }
 
-/// gather, one thread for each element of index and y: y = x at the index, along an axis of x with
-/// `extent` elements, `stride` apart. nest operand 0: index and y; 1: x at index 0 of that axis. An
-/// index outside the axis is reported and read as 0.
+/// gather, one thread for each element of y: y = x at the index, along an axis of x with `extent`
+/// elements, `stride` apart. nest operand 0: index; 1: x at index 0 of that axis. An index outside
+/// the axis is reported and read as 0.
 template <class T, class Index>
 __global__ void __launch_bounds__(threads) pick(const T* x, const Index* index, T* y, Nest<2> nest,
                                                 int64_t extent, int64_t stride, Fault* fault) {
@@ -43,10 +43,10 @@ __global__ void __launch_bounds__(threads) pick(const T* x, const Index* index, 
   nest.locate(i, at);
   int64_t row = index[at[0]];
   if (row < 0 || row >= extent) {
-    report(fault, FaultSite::gather_index, i, row, extent);
+    report(fault, FaultSite::gather_index, at[0], row, extent);
     row = 0;
   }
-  if (extent > 0) y[at[0]] = x[at[1] + row * stride];
+  if (extent > 0) y[i] = x[at[1] + row * stride];
 }
 
 /// scatter_add, one thread for each element of y that an index can select. The thread compares the
@@ -99,8 +99,9 @@ void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
 
 void gather(const Gather& a, Workspace, Stream& stream) {
   const IndexedStrides x = IndexedStrides::of(a.x.shape(), a.axis);
-  const Shape& shape = a.index.shape();
-  const Nest<2> nest(shape, {broadcast_strides(shape, shape), x.others});
+  IndexedStrides index_strides = IndexedStrides::of_index(a.index.shape(), a.axis);
+  index_strides.others[static_cast<size_t>(a.y.shape().axis(a.axis))] = index_strides.along;
+  const Nest<2> nest(a.y.shape(), {index_strides.others, x.others});
   visit_bits(a.x.dtype(), [&]<class T>(T) {
     visit_index(a.index.dtype(), [&]<class Index>(Index) {
       launch({"gather", "pick", a.index.bytes() + 2 * a.y.bytes(), nest.numel}, pick<T, Index>,
@@ -113,9 +114,9 @@ void gather(const Gather& a, Workspace, Stream& stream) {
 }
 
 void scatter_add(const ScatterAdd& a, Workspace, Stream& stream) {
-  const Shape& shape = a.index.shape();
+  const Shape shape = named_shape(a.index.shape(), a.x.shape(), a.axis);
   const int64_t y_extent = a.y.extent(a.axis);
-  const IndexedStrides from = IndexedStrides::of(shape, a.axis);
+  const IndexedStrides from = IndexedStrides::of_index(a.index.shape(), a.axis);
   const IndexedStrides x = IndexedStrides::of(a.x.shape(), a.axis);
   Strides along_axis{};
   along_axis[static_cast<size_t>(shape.axis(a.axis))] = 1;

@@ -19,7 +19,7 @@ struct StridedCopy {
 
 /// y[i][j][k] = x[i][index[i][j][k]][k] along `axis`, for every element of index (torch.gather). y
 /// has index's shape; x has index's rank and, except along `axis`, at least its extents. An index
-/// out of range is a ShapeError.
+/// [n] stands for n of x's slices along `axis`. An index out of range is a ShapeError.
 struct Gather {
   Tensor x;
   Tensor index;  ///< i32 | i64
@@ -28,8 +28,8 @@ struct Gather {
 };
 /// y[i][index[i][j][k]][k] += x[i][j][k] for every element of index, in rising j
 /// (torch.Tensor.scatter_add_), deterministic. Summed in the accumulator dtype and rounded once. x
-/// and y have index's rank and at least its extents; y may be smaller along `axis`. An index out of
-/// range is a ShapeError.
+/// and y have index's rank and at least its extents; y may be smaller along `axis`. An index [n]
+/// stands for n of x's slices along `axis`. An index out of range is a ShapeError.
 struct ScatterAdd {
   Tensor x, index;  ///< index: i32 | i64
   Tensor y;         ///< in and out, floating, x's dtype

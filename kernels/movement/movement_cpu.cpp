@@ -99,9 +99,9 @@ bool needs_wide_copy(DType dtype) { return accumulator(dtype) != dtype; }
 /// one, so one task computes a sum, in rising order of the position j along the indexed axis.
 template <class T, class Index>
 void add_elements(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
-  const Shape& shape = args.index.shape();
+  const Shape shape = named_shape(args.index.shape(), args.x.shape(), args.axis);
   const int64_t extent = shape[args.axis];
-  const IndexedStrides of_index = IndexedStrides::of(shape, args.axis);
+  const IndexedStrides of_index = IndexedStrides::of_index(args.index.shape(), args.axis);
   const IndexedStrides of_x = IndexedStrides::of(args.x.shape(), args.axis);
   const IndexedStrides of_y = IndexedStrides::of(args.y.shape(), args.axis);
   const LoopNest<3> nest(shape.with(args.axis, 1), {of_index.others, of_x.others, of_y.others});
@@ -110,18 +110,41 @@ void add_elements(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
   const T* x = args.x.data<T>();
   const Index* index = args.index.data<Index>();
   // A run of neighbouring elements is added for one j before the next j, so that x and index are
-  // read in the order of addresses.
+  // read in the order of addresses. Where an index names a whole row of neighbours, tasks divide
+  // the rows of y, too.
   constexpr int64_t max_run = 256;
+  const bool has_rows = index_stride == 0 && x_stride == 1 && y_stride == 1;
   const int64_t grain =
       std::max<int64_t>(max_run, elementwise_grain / std::max<int64_t>(1, extent));
-  parallel_for(threads, nest.numel(), grain, [&](int64_t first, int64_t last) {
+  const int64_t chunks = (nest.numel() + grain - 1) / grain,
+                blocks = has_rows && threads > 1 ? 8 : 1;
+  team(threads, chunks * blocks, [&](int64_t task, int) {
+    const int64_t rows = args.y.extent(args.axis), block = task % blocks;
+    const int64_t low = rows * block / blocks, high = rows * (block + 1) / blocks;
+    const int64_t first = task / blocks * grain, last = std::min(first + grain, nest.numel());
     nest.run(first, last, [&](const std::array<int64_t, 3>& offsets, int64_t count) {
-      for (int64_t begin = 0; begin < count; begin += max_run)
-        for (int64_t j = 0; j < extent; ++j)
-          for (int64_t k = begin; k < std::min(count, begin + max_run); ++k)
-            sums[offsets[2] + k * y_stride +
-                 int64_t{index[offsets[0] + k * index_stride + j * of_index.along]} * of_y.along] +=
-                static_cast<accumulator_t<T>>(x[offsets[1] + k * x_stride + j * of_x.along]);
+      const auto row_of = [&](int64_t j, int64_t k) {
+        return int64_t{index[offsets[0] + k * index_stride + j * of_index.along]};
+      };
+      const auto add = [&](int64_t j, int64_t k) {
+        sums[offsets[2] + k * y_stride + row_of(j, k) * of_y.along] +=
+            static_cast<accumulator_t<T>>(x[offsets[1] + k * x_stride + j * of_x.along]);
+      };
+      if (has_rows)
+        for (int64_t j = 0; j < extent; ++j) {
+          const int64_t row = row_of(j, 0);
+          if (row < low || row >= high) continue;
+          accumulator_t<T>* to = sums + offsets[2] + row * of_y.along;
+          const T* from = x + offsets[1] + j * of_x.along;
+          for (int64_t k = 0; k < count; ++k) to[k] += static_cast<accumulator_t<T>>(from[k]);
+        }
+      else if (of_x.along == 1)
+        for (int64_t k = 0; k < count; ++k)
+          for (int64_t j = 0; j < extent; ++j) add(j, k);
+      else
+        for (int64_t begin = 0; begin < count; begin += max_run)
+          for (int64_t j = 0; j < extent; ++j)
+            for (int64_t k = begin; k < std::min(count, begin + max_run); ++k) add(j, k);
     });
   });
 }
@@ -142,24 +165,31 @@ void strided_copy(const StridedCopy& args, Workspace, Stream& stream) {
 }
 
 void gather(const Gather& args, Workspace, Stream& stream) {
-  const Shape& shape = args.index.shape();
+  const Shape& shape = args.y.shape();
   const int axis = shape.axis(args.axis);
   check_indices("gather", "index", args.index, args.x.extent(axis));
   // The loop nest does not move in x along `axis`, because the index gives the position there.
   const IndexedStrides of_x = IndexedStrides::of(args.x.shape(), axis);
-  const LoopNest<2> nest(shape, {broadcast_strides(shape, shape), of_x.others});
-  const int64_t x_stride = nest.inner_stride(1);
+  IndexedStrides of_index = IndexedStrides::of_index(args.index.shape(), axis);
+  of_index.others[static_cast<size_t>(axis)] = of_index.along;
+  const LoopNest<3> nest(shape, {broadcast_strides(shape, shape), of_x.others, of_index.others});
+  const int64_t x_stride = nest.inner_stride(1), index_stride = nest.inner_stride(2);
   visit_bits(args.x.dtype(), [&]<class T>() {
     visit_index(args.index.dtype(), [&]<class Index>() {
       const T* x = reinterpret_cast<const T*>(args.x.raw());
       T* y = reinterpret_cast<T*>(args.y.raw());
       const Index* index = args.index.data<Index>();
       for_each_run(stream.traits().threads, nest,
-                   [&](const std::array<int64_t, 2>& offsets, int64_t count) {
-                     for (int64_t i = 0; i < count; ++i) {
-                       const int64_t at = offsets[0] + i;
-                       y[at] = x[offsets[1] + i * x_stride + int64_t{index[at]} * of_x.along];
-                     }
+                   [&](const std::array<int64_t, 3>& offsets, int64_t count) {
+                     const T* from = x + offsets[1];
+                     const Index* places = index + offsets[2];
+                     if (index_stride == 0 && x_stride == 1)
+                       std::memcpy(y + offsets[0], from + int64_t{*places} * of_x.along,
+                                   static_cast<size_t>(count) * sizeof(T));
+                     else
+                       for (int64_t i = 0; i < count; ++i)
+                         y[offsets[0] + i] =
+                             from[i * x_stride + int64_t{places[i * index_stride]} * of_x.along];
                    });
     });
   });
@@ -172,8 +202,7 @@ int64_t workspace_bytes(const ScatterAdd& args, const Device::Traits&) {
 
 void scatter_add(const ScatterAdd& args, Workspace workspace, Stream& stream) {
   const int threads = stream.traits().threads;
-  const int axis = args.index.shape().axis(args.axis);
-  check_indices("scatter_add", "index", args.index, args.y.extent(axis));
+  check_indices("scatter_add", "index", args.index, args.y.extent(args.axis));
   visit_floating(args.y.dtype(), [&]<class T>() {
     using A = accumulator_t<T>;
     T* y = args.y.data<T>();

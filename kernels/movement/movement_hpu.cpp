@@ -22,17 +22,20 @@ void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
 
 void gather(const Gather& a, Workspace, Stream& stream) {
   const IndexedStrides x = IndexedStrides::of(a.x.shape(), a.axis);
-  const Nest<1> nest(a.index.shape(), {x.others});
+  IndexedStrides index_strides = IndexedStrides::of_index(a.index.shape(), a.axis);
+  index_strides.others[static_cast<size_t>(a.y.shape().axis(a.axis))] = index_strides.along;
+  const Nest<2> nest(a.y.shape(), {x.others, index_strides.others});
   const std::string kernel = fmt::format("gather_{}_{}", size_of(a.x.dtype()), a.index.dtype());
   launch(stream, module("movement"), kernel.c_str(), {groups_for(nest.numel)}, a.x.raw(),
          a.index.raw(), a.y.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0],
-         a.x.extent(a.axis), x.along, fault_place(stream), literal("gather"), literal("index"));
+         nest.strides[1], a.x.extent(a.axis), x.along, fault_place(stream), literal("gather"),
+         literal("index"));
 }
 
 void scatter_add(const ScatterAdd& a, Workspace, Stream& stream) {
-  const Shape& shape = a.index.shape();
+  const Shape shape = named_shape(a.index.shape(), a.x.shape(), a.axis);
   const int64_t y_extent = a.y.extent(a.axis), indices = a.index.numel();
-  const IndexedStrides index_strides = IndexedStrides::of(shape, a.axis);
+  const IndexedStrides index_strides = IndexedStrides::of_index(a.index.shape(), a.axis);
   const IndexedStrides x = IndexedStrides::of(a.x.shape(), a.axis);
   Strides along_axis{};
   along_axis[static_cast<size_t>(shape.axis(a.axis))] = 1;

@@ -100,15 +100,24 @@ const Item<T>* first_items(const T* x, int64_t extent, int64_t count, int64_t in
   int64_t kept = 0;
   Item<T> bound = {};  // the last of the first `count` so far
   bool is_bounded = false;
-  for (int64_t i = 0; i < extent; ++i) {
-    const auto item = Item<T>::of(x[i * inner], i, descending);
-    if (is_bounded && bound < item) continue;
-    scratch[kept++] = item;
-    if (kept < capacity) continue;
-    std::nth_element(scratch, scratch + count - 1, scratch + kept);
-    kept = count;
-    bound = scratch[count - 1];
-    is_bounded = true;
+  constexpr int64_t run = 32;
+  for (int64_t begin = 0; begin < extent; begin += run) {
+    if (is_bounded && inner == 1 && begin + run <= extent) {
+      typename Item<T>::Word is_found = 0;  // a vector at a time
+      for (int64_t i = begin; i < begin + run; ++i)
+        is_found |= Item<T>::of(x[i], 0, descending).key <= bound.key;
+      if (!is_found) continue;
+    }
+    for (int64_t i = begin; i < std::min(begin + run, extent); ++i) {
+      const auto item = Item<T>::of(x[i * inner], i, descending);
+      if (is_bounded && bound < item) continue;
+      scratch[kept++] = item;
+      if (kept < capacity) continue;
+      std::nth_element(scratch, scratch + count - 1, scratch + kept);
+      kept = count;
+      bound = scratch[count - 1];
+      is_bounded = true;
+    }
   }
   std::sort(scratch, scratch + kept);
   return scratch;

@@ -194,6 +194,40 @@ TEST_CASE("scatter_add sums in the accumulator, with the same bits for any threa
     }
 }
 
+TEST_CASE("an index [n] names the same places as one that repeats it along the other axes") {
+  std::vector<Device> devices = devices_at_every_level();
+  if (tested_type == Device::Type::cpu)
+    for (const int threads : {1, 3}) devices.push_back(Device::cpu(0, {.threads = threads}));
+  for (const Device& device : devices)
+    for (const auto& [shape, axis] : {std::pair{Shape{7, 300}, 0},
+                                      {Shape{300, 7}, 1},
+                                      {Shape{3, 7, 20}, 1},
+                                      {Shape{2, 3, 1, 7}, -1}})
+      for (const DType dtype : on_device({DType::f32, DType::bf16}, device)) {
+        INFO(shape.str(), ", ", name_of(dtype));
+        const std::vector<int64_t> at = {3, 0, 6, 3, 3};
+        const Tensor index = Tensor::from(at, {5}, device);
+        const Shape named = shape.with(axis, 5);
+        std::vector<int64_t> repeated;
+        int64_t inner = 1;
+        for (int i = named.axis(axis) + 1; i < named.rank(); ++i) inner *= named[i];
+        for (int64_t i = 0; i < named.numel(); ++i)
+          repeated.push_back(at[static_cast<size_t>(i / inner % 5)]);
+        const Tensor whole = Tensor::from(repeated, named, device);
+        const Tensor x = random_tensor(shape, dtype, device, 3);
+        const Tensor source = random_tensor(named, dtype, device, 4);
+        std::vector<Tensor> picked, sums;
+        for (const Tensor& places : {index, whole}) {
+          picked.push_back(Tensor::empty(named, dtype, device));
+          kernels::gather({x, places, picked.back(), axis}, device.compute());
+          sums.push_back(random_tensor(shape, dtype, device, 5));
+          kernels::scatter_add({source, places, sums.back(), axis}, device.compute());
+        }
+        CHECK(same_bits(picked[0], picked[1]));
+        CHECK(same_bits(sums[0], sums[1]));
+      }
+}
+
 TEST_CASE("scatter_add in bf16 counts beyond 256") {
   for (const Device& device : devices_at_every_level()) {
     const Tensor x = Tensor::full({1000}, 1, DType::bf16, device);
