@@ -35,7 +35,7 @@ int64_t begin_before(const AuditedRun& run, int64_t step) {
   if (begin < 0)
     raise<ConfigError>(
         "replay: {}: expected a checkpoint of at most {} steps, got none; the record begins with "
-        "step {}; try the folder of its checkpoints",
+        "step {}; try the folder of its checkpoints, if it was moved",
         run.trail.path, step, run.trail.records.front().step);
   return begin;
 }
@@ -47,6 +47,10 @@ AuditTrail replay(const AuditedRun& run, int64_t first, int64_t end, AuditOption
   run.replay(first, end, audit);
   AuditTrail trail = AuditTrail::read(file.path);
   trail.path = "the replay of " + run.trail.path;
+  for (const int64_t step : {first, end - 1})
+    if (end != INT64_MAX && !trail.step(step))
+      raise<ConfigError>("replay: {}: expected steps {} to {}, got a run without step {}",
+                         run.trail.path, first, end - 1, step);
   return trail;
 }
 
@@ -187,13 +191,7 @@ std::string text_of(const Divergence& found, const AuditedRun& run_a, const Audi
 AuditTrail recorded(const AuditedRun& run) { return replay(run, 0, INT64_MAX); }
 
 AuditTrail replayed(const AuditedRun& run, int64_t first, int64_t last) {
-  AuditTrail trail =
-      replay(run, begin_before(run, first), last + 1, with_ops({&run.trail}, first, last));
-  for (const int64_t step : {first, last})
-    if (!trail.step(step))
-      raise<ConfigError>("replay: {}: expected steps {} to {}, got a run without step {}",
-                         run.trail.path, first, last, step);
-  return trail;
+  return replay(run, begin_before(run, first), last + 1, with_ops({&run.trail}, first, last));
 }
 
 Divergence diverge(const AuditedRun& a, const AuditedRun& b) {

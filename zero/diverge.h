@@ -17,15 +17,17 @@ struct AuditedRun {
   /// Counts of steps at which a replay can begin, besides 0: those of its checkpoints.
   std::vector<int64_t> checkpoints = {};
   /// Computes the steps [first, end) and writes this audit of them. `first`: 0 or one of
-  /// `checkpoints`. In a Trainer the audit is TrainerOptions::audit with the settings of the run,
-  /// and `end` ends it, for example by TrainerOptions::stop_interval.
+  /// `checkpoints`; `end`: INT64_MAX for the whole run. It may be called several times, in this
+  /// process or by a child, and the file of the audit is complete when it returns. In a Trainer the
+  /// audit is TrainerOptions::audit with the settings of the run, and `end` ends it, for example by
+  /// TrainerOptions::stop_interval.
   std::function<void(int64_t first, int64_t end, const AuditOptions& audit)> replay = {};
   /// The flags of its command line, compared if no recorded setting differs.
   AuditTrail::Fields command = {};
 };
 
 /// The audit of the steps from the nearest checkpoint before `first` to `last`, computed again,
-/// with units in each record. Throws ConfigError if the replay does not have `first` or `last`.
+/// with units in each record. Throws ConfigError if the replay does not have these steps.
 ZG_API AuditTrail replayed(const AuditedRun& run, int64_t first, int64_t last);
 
 /// The audit of the whole run, computed now, with units in each record.

@@ -86,7 +86,7 @@ bool parse_audit(const std::vector<std::string>& words, Arguments& arguments) {
       .notes =
           "A replay repeats the command line in the record; flags of train after -- are added.\n\n"
           "  zerograd audit a.audit b.audit\n"
-          "  zerograd audit run.audit --replay 20..24 --checkpoint runs/a -- --ranks 2\n"
+          "  zerograd audit run.audit --replay 20..24 --checkpoint runs/a -- --threads 1\n"
           "  zerograd audit run.audit --replay 0..4"};
   if (!parse(line, own_words(words, arguments), arguments.given)) return false;
   const bool replays = arguments.replay.has_value();
@@ -193,9 +193,20 @@ int replay(const Arguments& arguments) {
   const AuditTrail again = zero::replayed(run, first, last);
   const zero::AuditComparison found = compare(run.trail, again, first, last);
   const int status = report(arguments, run.trail, again, found);
+  const int64_t begin = again.records.front().step;
+  print_line(stdout, "  the replay began before step {}", begin);
+  const AuditTrail::Fields units = run.trail.units_before(begin);
+  if (const Differences apart = zero::compare(units, again.units_before(begin));
+      !units.empty() && !apart.empty()) {
+    print_line(stdout,
+               "  there its parameters are not those of the record ({}): its checkpoint is of "
+               "another run, or was replaced or damaged",
+               apart.front().field);
+    return is_different;
+  }
   const auto is_setting = [](const auto& field) { return field.field.starts_with("settings."); };
   if (!arguments.a.flags.empty() || std::ranges::none_of(found.settings, is_setting)) return status;
-  print_line(stdout, "  its command line gives other settings than the record has");
+  print_line(stdout, "  the replay has other settings than the record");
   return is_different;
 }
 
@@ -262,10 +273,19 @@ int audit(const std::vector<std::string>& words) {
   }
   print_line(stdout, "{}: the chain of {} records holds: {}{}", trail.path, trail.records.size(),
              range_of(steps), trail.is_cut ? "; a last record is not whole" : "");
-  for (size_t i = 1; i < trail.records.size(); ++i)
-    if (const AuditTrail::Record& record = trail.records[i]; !record.is_step)
-      print_line(stdout, "  line {}: resumed before step {}{}", record.line, record.step,
-                 trail.step(record.step - 1) ? "" : ", steps before it are missing");
+  for (size_t i = 1; i < trail.records.size(); ++i) {
+    const AuditTrail::Record &record = trail.records[i], &before = trail.records[i - 1];
+    if (record.is_step) continue;
+    const bool is_missing = !trail.step(record.step - 1);
+    Differences units = zero::compare(before.fields, record.fields);
+    std::erase_if(units, [](const auto& each) { return !each.field.starts_with("units."); });
+    const bool is_other = before.is_step && !is_missing && !units.empty();
+    print_line(stdout, "  line {}: resumed before step {}{}", record.line, record.step,
+               is_missing ? ", steps before it are missing"
+               : is_other ? ", with other parameters than the step before it left"
+                          : "");
+    if (is_other) status = is_different;
+  }
   return status;
 }
 

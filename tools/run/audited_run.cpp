@@ -36,8 +36,8 @@ Words split(const std::string& line) {
 struct Command {
   Words variables;  ///< NAME=VALUE
   std::string program = this_program;
-  Words words;    ///< after the program; empty: none
-  Words folders;  ///< of --save and --resume, where without_outputs() has left them out
+  Words words;             ///< after the program; empty: none
+  Words folders, resumed;  ///< of --save and of --resume, where without_outputs() left them out
 };
 // Without words: the name is a path.
 Command command_of(const std::string& name) {
@@ -89,8 +89,8 @@ Command without_outputs(Command command, bool is_record, bool resumes = false) {
     const bool takes_next = found->second && equals == std::string::npos && i + 1 < words.size();
     const std::string value =
         takes_next ? words[++i] : words[i].substr(std::min(equals, words[i].size() - 1) + 1);
-    for (const char* folder : {"--save", "--output-dir", "--resume", "--load"})
-      if (name == folder) command.folders.push_back(value);
+    if (name == "--save" || name == "--output-dir") command.folders.push_back(value);
+    if (name == "--resume" || name == "--load") command.resumed.push_back(value);
   }
   return command;
 }
@@ -128,6 +128,8 @@ void train(Command command, const zero::AuditOptions& audit, const RunSource& so
                                fmt::format("{}:{}:{}", audit.first_op_step,
                                            audit.end_op_step - audit.first_op_step, audit.tensor)});
   const CapturedEnd end = capture_child(words, "try the path of a zerograd", 1e9);
+  if (end.end.signal != 0)
+    throw ReplayFailed{128 + end.end.signal};  // this process was interrupted
   if (end.end.status == 0) return;
   std::string line;
   for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;
@@ -160,8 +162,8 @@ Command recorded_command(const zero::AuditTrail& trail, int64_t step) {
 // Adds the paths of checkpoints by their steps: a folder of step_N, or one.
 void add_checkpoints(const std::string& path, std::map<int64_t, std::string>& found) {
   const auto folders = zero::step_folders(path);
-  for (const zero::StepFolder& folder : folders) found.emplace(folder.steps, folder.path);
-  if (folders.empty()) found.emplace(zero::read_checkpoint_info(path).steps, path);
+  for (const zero::StepFolder& folder : folders) found[folder.steps] = folder.path;
+  if (folders.empty()) found[zero::read_checkpoint_info(path).steps] = path;
 }
 
 zero::AuditedRun run_of_command(const RunSource& source, Command command) {
@@ -213,11 +215,18 @@ zero::AuditedRun audited_run(const RunSource& source) {
     if (record.is_step) continue;
     const Command command = recorded_command(trail, record.step);
     if (run.command.empty()) run.command = flags_of(command);
-    if (source.checkpoints.empty())
-      for (const std::string& folder : command.folders) try {
+    if (!source.checkpoints.empty()) continue;
+    // Later ones of the run before are of steps that this one took again.
+    const auto drop_later = [&] {
+      checkpoints.erase(checkpoints.upper_bound(record.step), checkpoints.end());
+    };
+    for (const auto* folders : {&command.resumed, &command.folders}) {
+      for (const std::string& folder : *folders) try {
           add_checkpoints(folder, checkpoints);
         } catch (const FileError&) {  // ignored: a replay says which checkpoint it lacks
         }
+      if (folders == &command.resumed) drop_later();
+    }
   }
   for (const auto& [steps, path] : checkpoints) run.checkpoints.push_back(steps);
   run.replay = [trail, checkpoints, source](int64_t first, int64_t end,

@@ -126,6 +126,30 @@ TEST_CASE(
   check_refused(replay + "4..5", 5, "line 7, step 4");
 }
 
+TEST_CASE("a replay begins with the parameters of the record, and a chain with others is named") {
+  const TemporaryFolder folder;
+  const std::string audit = folder / "audit", other = folder / "other", a = folder / "a";
+  const std::string saves = " --save-interval 2 --save-top-k -1 --audit-interval 2 --save ";
+  checked(called(small_run + "--steps 6 --audit " + audit + saves + a));
+  checked(called(small_run + "--steps 6 --lr 0.01 --audit-interval 2 --audit " + other));
+  const std::string resumed =
+      "train --score-samples 0 --log-interval 0 --lr 0.02 --resume " + a + "/step_2 --audit ";
+  checked(called(resumed + audit + saves + (folder / "b")));
+  // The first run's checkpoint of step 4 is of steps that the second one took again.
+  const std::string replayed = checked(zerograd("audit " + audit + " --replay 5..5")).out;
+  CHECK(contains(replayed, "equal: step 5 of "));
+  CHECK(contains(replayed, "\n  the replay began before step 4\n"));
+  CHECK(contains(checked(zerograd("audit " + audit + " --replay 5..5 --checkpoint " + a), 1).out,
+                 "there its parameters are not those of the record (units."));
+  checked(called("audit " + audit));
+  checked(called(resumed + other));
+  CHECK(contains(checked(called("audit " + other), 1).out,
+                 "line 4: resumed before step 2, with other parameters than the step before"));
+  CHECK(contains(
+      checked(zerograd("diverge " + audit + " " + other + " --program-a /bin/true"), 2).error,
+      "got a run without step"));
+}
+
 TEST_CASE("audit refuses what it cannot compare") {
   const TemporaryFolder folder;
   const std::string one = folder / "one", late = folder / "late";
