@@ -69,7 +69,7 @@ void TapeState::add_to(Tensor& sum, const Tensor& addend, Stream& stream) {
 
 Tensor TapeState::make_gradient(int index) const {
   const Slot& slot = slots.at(static_cast<size_t>(index));
-  if (slot.parameter)
+  if (slot.parameter && !root.is_for_grad)
     if (Tensor place = source_of(*slot.parameter).gradient_place(*slot.parameter)) return place;
   PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
   std::optional<NameScope> name;
@@ -98,6 +98,7 @@ void TapeState::accumulate(int index, Tensor gradient, const char* op) {
 }
 
 void TapeState::reduce_gradients(const Unit& unit) {
+  if (is_for_grad) return;
   std::vector<Tensor> gradients;
   for (const Parameter* parameter : unit.parameters) {
     const auto leaf = leaves.find(parameter);
@@ -176,10 +177,10 @@ void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
   bool reached = false;
   output_gradients.clear();
   for (size_t i = entry.outputs; i < output_slots.size(); ++i) {
-    Tensor& gradient = slots[static_cast<size_t>(output_slots[i])].gradient;
-    reached = reached || gradient;
-    output_gradients.push_back(std::move(gradient));
-    gradient = {};
+    Slot& slot = slots[static_cast<size_t>(output_slots[i])];
+    reached = reached || slot.gradient;
+    output_gradients.push_back(slot.gradient);
+    if (!slot.keep) slot.gradient = {};
   }
   if (!reached) return;
   if (entry.kind == Kind::checkpoint) {
@@ -219,7 +220,7 @@ void TapeState::visit_entries() {
   }
   for (Slot& slot : slots)
     if (!slot.keep) slot.gradient = {};
-  if (parent) return;
+  if (parent || is_for_grad) return;
   // Units without any gradient, and units that were read without a Tape::Use, are reported last, in
   // a fixed order, so that all ranks report a shared unit at the same point.
   std::map<std::pair<size_t, int>, const Unit*> left;
@@ -232,6 +233,12 @@ void TapeState::visit_entries() {
   for (const auto& [place, unit] : left) reduce_gradients(*unit);
   use_counts.clear();
   for (ParameterSource* source : sources) source->end_backward();
+}
+
+void TapeState::require_closed(const char* op) const {
+  if (!open.empty())
+    raise<TapeError>("{}: unit '{}' is still open; end the scope of its Tape::Use first", op,
+                     uses[open.back()].unit->name);
 }
 
 void Tape::backward(const Var& loss, double scale) {
@@ -248,9 +255,7 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
   state_->require_usable("backward");
   if (state_->mode == TapeMode::inference)
     throw TapeError("backward: an inference tape records nothing; use a recording tape");
-  if (!state_->open.empty())
-    raise<TapeError>("backward: unit '{}' is still open; end the scope of its Tape::Use first",
-                     state_->uses[state_->open.back()].unit->name);
+  state_->require_closed("backward");
   if (outputs.size() != gradients.size())
     raise<ShapeError>("backward: expected a gradient per output, got {} for {}", gradients.size(),
                       outputs.size());

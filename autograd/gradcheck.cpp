@@ -3,6 +3,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "zerograd/autograd/grad.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -31,8 +32,20 @@ std::vector<Var> variables(Tape& tape, const std::vector<Tensor>& inputs) {
   return vars;
 }
 
-double value_at(const Function& function, const std::vector<Tensor>& inputs) {
-  Tape tape(inputs[0].device(), nullptr, TapeMode::inference);
+/// The sum of the gradients of a function, times fixed weights.
+Var weighted_gradients(const Function& function, Tape& tape, std::span<const Var> inputs) {
+  const Var result = weighted_sum(function, tape, inputs);
+  if (!result.needs_gradient()) return result;
+  Var total;
+  for (const Var& slope : grad({&result, 1}, inputs, {.create_graph = true})) {
+    const Var part = weighted_sum([&](Tape&, auto) { return slope; }, tape, inputs);
+    total = total ? add(total, part) : part;
+  }
+  return total;
+}
+
+double value_at(const Function& function, const std::vector<Tensor>& inputs, TapeMode mode) {
+  Tape tape(inputs[0].device(), nullptr, mode);
   return weighted_sum(function, tape, variables(tape, inputs)).value().item();
 }
 
@@ -74,12 +87,17 @@ std::vector<Tensor> moved(const std::vector<Tensor>& inputs, size_t input, size_
 GradcheckResult gradcheck(const Function& function, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options) {
   check_inputs(inputs);
-  const std::vector<std::vector<double>> analytic = analytic_gradients(function, inputs);
+  const Function slope = [&](Tape& tape, std::span<const Var> in) {
+    return weighted_gradients(function, tape, in);
+  };
+  const Function& checked = options.order > 1 ? slope : function;
+  const TapeMode mode = options.order > 1 ? TapeMode::record : TapeMode::inference;
+  const std::vector<std::vector<double>> analytic = analytic_gradients(checked, inputs);
   GradcheckResult result{.ok = true};
   for (size_t input = 0; input < inputs.size(); ++input) {
     for (size_t element = 0; element < analytic[input].size(); ++element) {
-      const double up = value_at(function, moved(inputs, input, element, options.step));
-      const double down = value_at(function, moved(inputs, input, element, -options.step));
+      const double up = value_at(checked, moved(inputs, input, element, options.step), mode);
+      const double down = value_at(checked, moved(inputs, input, element, -options.step), mode);
       const double numeric = (up - down) / (2.0 * options.step);
       const double error =
           std::fabs(analytic[input][element] - numeric) / std::fmax(1.0, std::fabs(numeric));

@@ -12,6 +12,7 @@ namespace zg {
 struct GradcheckOptions {
   double step = 1e-6;       ///< step of the central differences
   double tolerance = 1e-6;  ///< on |analytic - numeric| / max(1, |numeric|)
+  int order = 1;            ///< 2: the derivatives of the gradients of grad()
 };
 
 struct GradcheckResult {

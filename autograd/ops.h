@@ -136,6 +136,7 @@ class Axes {
   Axes() = default;
   Axes(std::signed_integral auto axis) : axes_{static_cast<int>(axis)} {}
   Axes(std::initializer_list<int> axes) : axes_(axes) {}
+  explicit Axes(std::vector<int> axes) : axes_(std::move(axes)) {}
 
   auto begin() const { return axes_.begin(); }
   auto end() const { return axes_.end(); }

@@ -216,9 +216,11 @@ TapeState::Entry& TapeState::push(Kind kind, const char* op) {
 
 std::vector<Var> TapeState::record(const char* op, std::span<const Var> inputs,
                                    std::span<const Tensor> outputs, std::span<const Tensor> saved,
-                                   const void* data, size_t bytes, detail::BackwardThunk backward) {
+                                   const void* data, size_t bytes, detail::BackwardThunk backward,
+                                   detail::ComposedThunk composed) {
   Entry& entry = push(Kind::op, op);
   entry.backward = backward;
+  entry.composed = composed;
   for (const Var& input : inputs) input_slots.push_back(input.slot_);
   for (const Tensor& tensor : saved) saved_tensors.push_back(keep(tensor));
   const size_t begin = numbers.size();
@@ -235,8 +237,10 @@ std::vector<Var> TapeState::record(const char* op, std::span<const Var> inputs,
 
 std::vector<Var> detail::record(const char* op, std::span<const Var> inputs,
                                 std::span<const Tensor> outputs, std::span<const Tensor> saved,
-                                const void* numbers, size_t numbers_bytes, BackwardThunk backward) {
-  return TapeState::record_on_tape_of(op, inputs, outputs, saved, numbers, numbers_bytes, backward);
+                                const void* numbers, size_t numbers_bytes, BackwardThunk backward,
+                                ComposedThunk composed) {
+  return TapeState::record_on_tape_of(op, inputs, outputs, saved, numbers, numbers_bytes, backward,
+                                      composed);
 }
 
 const std::shared_ptr<TapeState>* TapeState::common(const std::shared_ptr<TapeState>& a,
@@ -253,8 +257,8 @@ const std::shared_ptr<TapeState>* TapeState::common(const std::shared_ptr<TapeSt
 std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Var> inputs,
                                               std::span<const Tensor> outputs,
                                               std::span<const Tensor> saved, const void* numbers,
-                                              size_t numbers_bytes,
-                                              detail::BackwardThunk backward) {
+                                              size_t numbers_bytes, detail::BackwardThunk backward,
+                                              detail::ComposedThunk composed) {
   TapeState* tape = nullptr;
   bool needed = false, has_derivative = false, has_two = false;
   const std::shared_ptr<TapeState>* of_constants = nullptr;
@@ -290,9 +294,10 @@ std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Va
     if (has_derivative)
       throw TapeError(std::string(op) +
                       ": one input was computed from a gradient that backward returned, which is a "
-                      "constant: derivatives of gradients are not recorded; expected a value of "
-                      "forward; detach() it if it serves as a number");
-    return tape->record(op, inputs, outputs, saved, numbers, numbers_bytes, backward);
+                      "constant; expected a value of forward; take grad(output, input, "
+                      "{.create_graph = true}) if its derivative is wanted, or detach() it if it "
+                      "serves as a number");
+    return tape->record(op, inputs, outputs, saved, numbers, numbers_bytes, backward, composed);
   }
   std::vector<Var> constants;
   for (const Tensor& output : outputs) {

@@ -17,6 +17,7 @@ namespace zg {
 
 class Tape;
 struct TapeState;
+struct GradientPass;
 
 /// A tensor and, if it needs a gradient, its slot on a tape. A small value type; copies refer to
 /// the same tensor.
@@ -51,6 +52,7 @@ class ZG_API Var {
  private:
   friend class Tape;
   friend struct TapeState;
+  friend struct GradientPass;
   friend Var checkpoint(Tape&, std::span<const Var>,
                         std::function<Var(Tape&, std::span<const Var>)>);
   friend Tensor early_gradient(const Var&);
@@ -103,6 +105,33 @@ class ZG_API BackwardPass {
   size_t entry_ = 0;
 };
 
+/// The argument of an op's composed backward, which grad() calls if its result is to have a
+/// derivative: gradients and operands are Vars, and the ops that compute with them are recorded.
+class ZG_API ComposedPass {
+ public:
+  /// Absent if that output does not affect the result of grad().
+  Var gradient_of_output(int output = 0) const;
+  Tensor saved(int index) const;
+  /// An input of which saved(index) has the values; absent if that is absent.
+  Var input(int input, int index) const;
+  Var output(int output, int index) const;  ///< the same of an output
+  bool needs(int input) const;
+  Shape shape_of(int input) const;  ///< of an input that needs a gradient
+  /// Adds to the gradient of an input: summed over the axes along which the input was repeated, and
+  /// in its dtype. Does nothing if !needs(input) or if `gradient` is absent.
+  void accumulate(int input, const Var& gradient) const;
+  /// Accumulates the gradients of an output that this function has computed again, as `y`, from
+  /// input() and output() by other ops.
+  void differentiate(const Var& y, int output = 0) const;
+
+ private:
+  friend struct GradientPass;
+  ComposedPass(GradientPass& pass, size_t entry);
+  GradientPass& pass_;
+  std::vector<int> inputs_, outputs_;  // slots
+  size_t entry_, begin_;               // the op, and the first op that the function records
+};
+
 /// Stores the activations that ops save for backward, but not parameters and not parameters'
 /// gradients that an op computed in forward. ZeRO's activation offload implements it.
 class ZG_API ActivationStore {
@@ -147,7 +176,7 @@ class ZG_API Tape {
   /// The gradient of a variable() after backward; absent when the outputs do not depend on it. It
   /// is a constant. An op that computes with it and with a value that needs a gradient throws
   /// TapeError, because the derivative of the gradient would be left out; detach() it if that is
-  /// meant.
+  /// meant, or take grad() (autograd/grad.h), whose result has a derivative.
   Tensor gradient(const Var& variable) const;
 
   Stream& stream() const;
@@ -205,6 +234,7 @@ class ZG_API Tape {
  private:
   friend class Var;
   friend struct TapeState;
+  friend struct GradientPass;
   friend Var checkpoint(Tape&, std::span<const Var>,
                         std::function<Var(Tape&, std::span<const Var>)>);
   Tape(std::shared_ptr<TapeState> state, bool is_handle)
@@ -217,9 +247,11 @@ class ZG_API Tape {
 
 namespace detail {
 using BackwardThunk = void (*)(const void* numbers, const BackwardPass&);
+using ComposedThunk = void (*)(const void* numbers, const ComposedPass&);
 ZG_API std::vector<Var> record(const char* op, std::span<const Var> inputs,
                                std::span<const Tensor> outputs, std::span<const Tensor> saved,
-                               const void* numbers, size_t numbers_bytes, BackwardThunk backward);
+                               const void* numbers, size_t numbers_bytes, BackwardThunk backward,
+                               ComposedThunk composed = nullptr);
 }  // namespace detail
 
 /// Records an op on the tape of its inputs. If no input needs a gradient, or the tape is for
@@ -227,26 +259,41 @@ ZG_API std::vector<Var> record(const char* op, std::span<const Var> inputs,
 /// (const Numbers&, const BackwardPass&); pass constants in a trivially copyable struct, and
 /// tensors in `saved`, so that the tape can count, offload and gather the tensors. If a saved
 /// tensor is a view of a parameter, the tape keeps only the parameter and the offset, not the
-/// bytes. Throws TapeError when inputs belong to two tapes or to one whose backward has run.
-template <class Numbers, class Backward>
+/// bytes. `composed`, (const Numbers&, const ComposedPass&), computes the same gradients by
+/// recorded ops, for derivatives of gradients; or it returns that of input 0 from that of the one
+/// output: (const Numbers&, const Var&). Without it grad() throws Unsupported. Throws TapeError
+/// when inputs belong to two tapes or to one whose backward has run.
+template <class Numbers, class Backward, class Composed = std::nullptr_t>
 std::vector<Var> record(const char* op, std::span<const Var> inputs,
                         std::span<const Tensor> outputs, std::span<const Tensor> saved,
-                        const Numbers& numbers, Backward) {
+                        const Numbers& numbers, Backward, Composed = nullptr) {
   static_assert(std::is_empty_v<Backward>, "backward must capture nothing; pass Numbers and saved");
   static_assert(std::is_trivially_copyable_v<Numbers>, "Numbers must be trivially copyable");
   static_assert(alignof(Numbers) <= alignof(std::max_align_t));
-  return detail::record(op, inputs, outputs, saved, &numbers, sizeof(Numbers),
-                        [](const void* bytes, const BackwardPass& pass) {
-                          Backward{}(*static_cast<const Numbers*>(bytes), pass);
-                        });
+  detail::ComposedThunk composed = nullptr;
+  if constexpr (!std::is_null_pointer_v<Composed>)
+    composed = [](const void* bytes, const ComposedPass& pass) {
+      const Numbers& n = *static_cast<const Numbers*>(bytes);
+      if constexpr (std::is_invocable_v<Composed, const Numbers&, const Var&>)
+        pass.accumulate(0, Composed{}(n, pass.gradient_of_output()));
+      else
+        Composed{}(n, pass);
+    };
+  return detail::record(
+      op, inputs, outputs, saved, &numbers, sizeof(Numbers),
+      [](const void* bytes, const BackwardPass& pass) {
+        Backward{}(*static_cast<const Numbers*>(bytes), pass);
+      },
+      composed);
 }
 
-template <class Numbers, class Backward>
+template <class Numbers, class Backward, class Composed = std::nullptr_t>
 Var record(const char* op, std::initializer_list<Var> inputs, const Tensor& output,
-           std::initializer_list<Tensor> saved, const Numbers& numbers, Backward backward) {
-  return record(op, std::span<const Var>(inputs.begin(), inputs.size()),
-                std::span<const Tensor>(&output, 1),
-                std::span<const Tensor>(saved.begin(), saved.size()), numbers, backward)[0];
+           std::initializer_list<Tensor> saved, const Numbers& numbers, Backward backward,
+           Composed composed = nullptr) {
+  return record(
+      op, std::span<const Var>(inputs.begin(), inputs.size()), std::span<const Tensor>(&output, 1),
+      std::span<const Tensor>(saved.begin(), saved.size()), numbers, backward, composed)[0];
 }
 
 /// Uninitialised memory for a gradient that an op computes in forward, because backward would have

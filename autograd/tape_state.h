@@ -27,6 +27,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     Kind kind;
     const char* op;
     detail::BackwardThunk backward = nullptr;
+    detail::ComposedThunk composed = nullptr;
     size_t inputs, outputs, saved, numbers;  // where the entry's ranges begin in the pools
     size_t index = 0;                        // index into uses or segments
     Start start = nullptr;
@@ -39,7 +40,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     DType dtype;
     /// Not null: the gradient is collected in `leaves` of the root tape.
     const Parameter* parameter = nullptr;
-    bool keep = false;            // a variable(): kept after backward
+    bool keep = false;            // a variable(), or an input of grad(): kept after backward
     bool in_accumulator = false;  // collected in the accumulator dtype, like a parameter's gradient
 
     DType gradient_dtype() const {
@@ -84,6 +85,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
 
   bool recording() const { return mode == TapeMode::record && paused == 0; }
   void require_usable(const char* op) const;
+  void require_closed(const char* op) const;  ///< TapeError if a unit is open
   bool is_open(const Unit& unit) const;
   /// The index in `sources` of the one that has the unit. Throws TapeError if none has, beginning
   /// with `what`.
@@ -110,13 +112,14 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   void check_unchanged(const Saved& saved, const char* op) const;
   std::vector<Var> record(const char* op, std::span<const Var> inputs,
                           std::span<const Tensor> outputs, std::span<const Tensor> saved,
-                          const void* numbers, size_t numbers_bytes,
-                          detail::BackwardThunk backward);
+                          const void* numbers, size_t numbers_bytes, detail::BackwardThunk backward,
+                          detail::ComposedThunk composed);
   /// Implements the public record(): finds the tape of the inputs.
   static std::vector<Var> record_on_tape_of(const char* op, std::span<const Var> inputs,
                                             std::span<const Tensor> outputs,
                                             std::span<const Tensor> saved, const void* numbers,
-                                            size_t numbers_bytes, detail::BackwardThunk backward);
+                                            size_t numbers_bytes, detail::BackwardThunk backward,
+                                            detail::ComposedThunk composed);
   /// Records that `whole` is the result of an all_gather.
   static void note_gathered(const Var& whole, const Gathered& gathered);
   /// Collects the gradient of `output`, which is a parameter's value, in the accumulator dtype.
@@ -160,6 +163,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   bool backward_ran = false;   // backward runs once
   bool is_incomplete = false;  // an exception left a unit open: backward is refused
   bool has_ended = false;      // the program's Tape is gone
+  bool is_for_grad = false;    // backward leaves the gradients of parameters to grad()
   Settings settings;
 
   std::vector<Slot> slots;

@@ -258,31 +258,39 @@ namespace {
 
 struct Turn {
   int64_t heads, first_position;
+  bool backward = false;
 };
 
 void turn(const Turn& n, const Tensor& x, const Tensor& y, const Tensor& table,
-          const Tensor& positions, bool backward, Stream& stream) {
+          const Tensor& positions, Stream& stream) {
   kernels::rope({.x = x,
                  .y = y,
                  .table = table,
                  .positions = positions,
                  .heads = n.heads,
                  .first_position = n.first_position,
-                 .backward = backward},
+                 .backward = n.backward},
                 stream);
 }
+
+Turn inverse(const Turn& n) { return {n.heads, n.first_position, !n.backward}; }
 
 Var turned(const Var& x, const Turn& n, const Tensor& table, const Tensor& positions) {
   const Tensor values = floating_operand("rope", "x", x);
   const Tensor y = empty_like(values);
-  turn(n, values, y, table, positions, /*backward=*/false, y.device().compute());
+  turn(n, values, y, table, positions, y.device().compute());
   return record(
-      "rope", {x}, y, {table, positions}, n, [](const Turn& of, const BackwardPass& pass) {
+      "rope", {x}, y, {table, positions}, n,
+      [](const Turn& of, const BackwardPass& pass) {
         const Tensor& dy = pass.gradient_of_output();
         const InputGradient dx(pass, 0, dy.dtype());
         if (!dx) return;
-        turn(of, dy, dx.tensor(), pass.saved(0), pass.saved(1), /*backward=*/true, pass.stream());
+        turn(inverse(of), dy, dx.tensor(), pass.saved(0), pass.saved(1), pass.stream());
         dx.accumulate();
+      },
+      [](const Turn& of, const ComposedPass& pass) {
+        pass.accumulate(
+            0, turned(pass.gradient_of_output(), inverse(of), pass.saved(0), pass.saved(1)));
       });
 }
 

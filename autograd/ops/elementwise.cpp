@@ -1,4 +1,5 @@
 #include <cmath>
+#include <numbers>
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
@@ -70,38 +71,122 @@ void backward_of_binary(const BinaryShapes& shapes, const BackwardPass& pass) {
   accumulate_reduced(pass, 1, db, shapes.b);
 }
 
+// The composed backward of ops with one operand has the gradients of formulas.inc, with operands
+// that are Vars. A slope that is 0 everywhere gives an absent Var. The compiler chooses the order
+// in which the ops of a formula are recorded.
+
+Var gradient_of(const Var& slope) { return slope; }
+Var gradient_of(float) { return {}; }
+
+[[maybe_unused]] Var silu_gradient(const Var& v, const Var& dy) {
+  const Var s = sigmoid(v);
+  return dy * s * (1.0 + v * (1.0 - s));
+}
+Var hyperbolic_sine(const Var& x) { return sinh(x); }
+Var hyperbolic_cosine(const Var& x) { return cosh(x); }
+
+#define ZG_SELECT where
+#define ZG_NUMBER(x) x
+/// `v`: the result if reads_result(op), else the operand.
+Var composed_unary(UnaryOp op, const Var& v, const Var& dy) {
+  if (op == UnaryOp::softplus) return dy * sigmoid(v);  // without an infinite exp(-v)
+  switch (op) {
+#define ZG_UNARY(name, y, dx) \
+  case UnaryOp::name:         \
+    return gradient_of(dx);
+#include "zerograd/kernels/elementwise/formulas.inc"
+  }
+  return {};
+}
+
+#undef ZG_SELECT
+#undef ZG_NUMBER
+
+void composed_binary(const BinaryShapes& n, const ComposedPass& pass) {
+  const Var a = pass.input(0, 0), b = pass.input(1, 1), dy = pass.gradient_of_output();
+  const auto accumulate = [&](const auto& da, const auto& db) {
+    if (pass.needs(0)) pass.accumulate(0, da());
+    if (pass.needs(1)) pass.accumulate(1, db());
+  };
+  // For maximum and minimum; half of it to each operand at a tie.
+  const auto chosen = [&](const Var& is_other) {
+    return where(is_other, 0.0, where(equal(a, b), dy * 0.5, dy));
+  };
+  switch (n.op) {
+    case BinaryOp::multiply:
+      return accumulate([&] { return dy * b; }, [&] { return dy * a; });
+    case BinaryOp::divide:
+      return accumulate([&] { return dy / b; }, [&] { return -dy * (a / b) / b; });
+    case BinaryOp::power:
+      return accumulate([&] { return where(equal(b, 0.0), 0.0, dy * b * pow(a, b - 1.0)); },
+                        [&] {
+                          const Var none = logical_and(equal(a, 0.0), greater_equal(b, 0.0));
+                          return where(none, 0.0, dy * pow(a, b) * log(a));
+                        });
+    case BinaryOp::maximum:
+      return accumulate([&] { return chosen(less(a, b)); }, [&] { return chosen(greater(a, b)); });
+    case BinaryOp::minimum:
+      return accumulate([&] { return chosen(greater(a, b)); }, [&] { return chosen(less(a, b)); });
+    case BinaryOp::logaddexp:
+      return accumulate([&] { return dy * sigmoid(a - b); }, [&] { return dy * sigmoid(b - a); });
+    case BinaryOp::remainder:
+      return accumulate([&] { return dy; }, [&] { return -dy * floor(a / b); });
+    default:
+      return;
+  }
+}
+constexpr auto composed_binary_pass = [](const BinaryShapes& n, const ComposedPass& pass) {
+  composed_binary(n, pass);
+};
+
+Var composed_gelu(const Var& narrow, Activation form) {
+  const Var x = cast(narrow, accumulator(narrow.dtype()));
+  if (form == Activation::gelu_erf) return 0.5 * x * (1.0 + erf(x * std::numbers::sqrt2 * 0.5));
+  const double factor = 2.0 * std::sqrt(2.0 / std::numbers::pi);
+  return x * sigmoid(factor * (x + 0.044715 * x * square(x)));
+}
+
 /// Each operand is read only for the gradient of the other one. So if one factor is a constant, the
 /// other one is not saved.
 Var product_of(const char* name, const Var& a, const Var& b) {
   const Operands ab = operands(name, a, b);
-  return record(name, {a, b}, computed(name, BinaryOp::multiply, ab),
-                {b.needs_gradient() ? ab.a : Tensor(), a.needs_gradient() ? ab.b : Tensor()},
-                BinaryShapes{BinaryOp::multiply, ab.a.shape(), ab.b.shape()},
-                [](const BinaryShapes& shapes, const BackwardPass& pass) {
-                  const Tensor& dy = pass.gradient_of_output();
-                  for (int side : {0, 1}) {
-                    if (!pass.needs(side)) continue;
-                    const Tensor gradient = empty_like(dy);
-                    kernels::binary({shapes.op, dy, pass.saved(1 - side), gradient}, pass.stream());
-                    accumulate_reduced(pass, side, gradient, side == 0 ? shapes.a : shapes.b);
-                  }
-                });
+  return record(
+      name, {a, b}, computed(name, BinaryOp::multiply, ab),
+      {b.needs_gradient() ? ab.a : Tensor(), a.needs_gradient() ? ab.b : Tensor()},
+      BinaryShapes{BinaryOp::multiply, ab.a.shape(), ab.b.shape()},
+      [](const BinaryShapes& shapes, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        for (int side : {0, 1}) {
+          if (!pass.needs(side)) continue;
+          const Tensor gradient = empty_like(dy);
+          kernels::binary({shapes.op, dy, pass.saved(1 - side), gradient}, pass.stream());
+          accumulate_reduced(pass, side, gradient, side == 0 ? shapes.a : shapes.b);
+        }
+      },
+      composed_binary_pass);
 }
 
 Var sum_of(const char* name, BinaryOp op, const Var& a, const Var& b) {
   const Operands ab = operands(name, a, b);
   return record(
       name, {a, b}, computed(name, op, ab), {}, BinaryShapes{op, ab.a.shape(), ab.b.shape()},
-      [](const BinaryShapes& shapes, const BackwardPass& pass) { backward_of_sum(shapes, pass); });
+      [](const BinaryShapes& shapes, const BackwardPass& pass) { backward_of_sum(shapes, pass); },
+      [](const BinaryShapes& shapes, const ComposedPass& pass) {
+        const Var dy = pass.gradient_of_output();
+        pass.accumulate(0, dy);
+        if (pass.needs(1)) pass.accumulate(1, shapes.op == BinaryOp::add ? dy : neg(dy));
+      });
 }
 
 Var recorded_binary(const char* name, BinaryOp op, const Var& a, const Var& b) {
   const Operands ab = operands(name, a, b);
-  return record(name, {a, b}, computed(name, op, ab), {ab.a, ab.b},
-                BinaryShapes{op, ab.a.shape(), ab.b.shape()},
-                [](const BinaryShapes& shapes, const BackwardPass& pass) {
-                  backward_of_binary(shapes, pass);
-                });
+  return record(
+      name, {a, b}, computed(name, op, ab), {ab.a, ab.b},
+      BinaryShapes{op, ab.a.shape(), ab.b.shape()},
+      [](const BinaryShapes& shapes, const BackwardPass& pass) {
+        backward_of_binary(shapes, pass);
+      },
+      composed_binary_pass);
 }
 
 // The factor stays a double. Rounded to a's dtype, for example 1 / sqrt(D) to bf16, it would have a
@@ -109,10 +194,12 @@ Var recorded_binary(const char* name, BinaryOp op, const Var& a, const Var& b) {
 Var multiplied(const char* op, const char* operand_name, const Var& a, double b) {
   const Tensor values = operand(op, operand_name, a);
   if (!is_floating(values.dtype())) return product_of(op, a, constant(op, b, values));
-  return record(op, {a}, scaled(values, b, values.device().compute()), {}, b,
-                [](double factor, const BackwardPass& pass) {
-                  pass.accumulate(0, scaled(pass.gradient_of_output(), factor, pass.stream()));
-                });
+  return record(
+      op, {a}, scaled(values, b, values.device().compute()), {}, b,
+      [](double factor, const BackwardPass& pass) {
+        pass.accumulate(0, scaled(pass.gradient_of_output(), factor, pass.stream()));
+      },
+      [](double factor, const Var& dy) { return mul(dy, factor); });
 }
 
 Var comparison(const char* name, BinaryOp op, const Var& a, const Var& b) {
@@ -127,20 +214,25 @@ Var recorded_unary(const char* name, UnaryOp op, const Var& x) {
   const Tensor values = floating_operand(name, "x", x);
   const Tensor y = empty_like(values);
   kernels::unary({op, values, y}, y.device().compute());
-  return record(name, {x}, y, {reads_result(op) ? y : values}, op,
-                [](UnaryOp kind, const BackwardPass& pass) {
-                  const Tensor& dy = pass.gradient_of_output();
-                  const Tensor saved = pass.saved(0);
-                  const InputGradient dx(pass, 0, dy.dtype());
-                  const bool result = reads_result(kind);
-                  kernels::unary_backward({.op = kind,
-                                           .x = result ? Tensor() : saved,
-                                           .y = result ? saved : Tensor(),
-                                           .dy = dy,
-                                           .dx = dx.tensor()},
-                                          pass.stream());
-                  dx.accumulate();
-                });
+  return record(
+      name, {x}, y, {reads_result(op) ? y : values}, op,
+      [](UnaryOp kind, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const Tensor saved = pass.saved(0);
+        const InputGradient dx(pass, 0, dy.dtype());
+        const bool result = reads_result(kind);
+        kernels::unary_backward({.op = kind,
+                                 .x = result ? Tensor() : saved,
+                                 .y = result ? saved : Tensor(),
+                                 .dy = dy,
+                                 .dx = dx.tensor()},
+                                pass.stream());
+        dx.accumulate();
+      },
+      [](UnaryOp kind, const ComposedPass& pass) {
+        const Var v = reads_result(kind) ? pass.output(0, 0) : pass.input(0, 0);
+        pass.accumulate(0, composed_unary(kind, v, pass.gradient_of_output()));
+      });
 }
 
 struct DropoutSettings {
@@ -238,19 +330,24 @@ Var where(const Var& condition, const Var& a, const Var& b) {
   struct Shapes {
     Shape a, b;
   };
-  return record("where", {a, b, detach(condition)}, y, {chosen}, Shapes{ab.a.shape(), ab.b.shape()},
-                [](const Shapes& shapes, const BackwardPass& pass) {
-                  const Tensor& dy = pass.gradient_of_output();
-                  const Tensor zero = Tensor::full({}, 0.0, dy.dtype(), dy.device());
-                  for (int side : {0, 1}) {
-                    if (!pass.needs(side)) continue;
-                    const Tensor masked = empty_like(dy);
-                    kernels::where(
-                        {pass.saved(0), side == 0 ? dy : zero, side == 0 ? zero : dy, masked},
-                        pass.stream());
-                    accumulate_reduced(pass, side, masked, side == 0 ? shapes.a : shapes.b);
-                  }
-                });
+  return record(
+      "where", {a, b, detach(condition)}, y, {chosen}, Shapes{ab.a.shape(), ab.b.shape()},
+      [](const Shapes& shapes, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const Tensor zero = Tensor::full({}, 0.0, dy.dtype(), dy.device());
+        for (int side : {0, 1}) {
+          if (!pass.needs(side)) continue;
+          const Tensor masked = empty_like(dy);
+          kernels::where({pass.saved(0), side == 0 ? dy : zero, side == 0 ? zero : dy, masked},
+                         pass.stream());
+          accumulate_reduced(pass, side, masked, side == 0 ? shapes.a : shapes.b);
+        }
+      },
+      [](const Shapes&, const ComposedPass& pass) {
+        const Var chosen = pass.saved(0), dy = pass.gradient_of_output();
+        if (pass.needs(0)) pass.accumulate(0, where(chosen, dy, 0.0));
+        if (pass.needs(1)) pass.accumulate(1, where(chosen, 0.0, dy));
+      });
 }
 
 Var where(const Var& condition, const Var& a, double b) {
@@ -295,12 +392,17 @@ Var gelu(const Var& x, Activation form) {
     throw ConfigError("gelu: the form is none; expected gelu_tanh or gelu_erf");
   const Tensor y = empty_like(values);
   kernels::gelu_forward({values, y, form}, y.device().compute());
-  return record("gelu", {x}, y, {values}, form, [](Activation kind, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    const InputGradient dx(pass, 0, dy.dtype());
-    kernels::gelu_backward({dy, pass.saved(0), dx.tensor(), kind}, pass.stream());
-    dx.accumulate();
-  });
+  return record(
+      "gelu", {x}, y, {values}, form,
+      [](Activation kind, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const InputGradient dx(pass, 0, dy.dtype());
+        kernels::gelu_backward({dy, pass.saved(0), dx.tensor(), kind}, pass.stream());
+        dx.accumulate();
+      },
+      [](Activation kind, const ComposedPass& pass) {
+        pass.differentiate(composed_gelu(pass.input(0, 0), kind));
+      });
 }
 
 Var cast(const Var& x, DType dtype) {
@@ -310,11 +412,14 @@ Var cast(const Var& x, DType dtype) {
   const Tensor y = Tensor::empty(values.shape(), dtype, values.device());
   kernels::cast({values, y}, y.device().compute());
   if (!is_floating(dtype)) return without_gradient("cast", {x}, y);
-  return record("cast", {x}, y, {}, None{}, [](const None&, const BackwardPass& pass) {
-    const InputGradient dx(pass, 0);
-    kernels::cast({pass.gradient_of_output(), dx.tensor()}, pass.stream());
-    dx.accumulate();
-  });
+  return record(
+      "cast", {x}, y, {}, None{},
+      [](const None&, const BackwardPass& pass) {
+        const InputGradient dx(pass, 0);
+        kernels::cast({pass.gradient_of_output(), dx.tensor()}, pass.stream());
+        dx.accumulate();
+      },
+      [](const None&, const Var& dy) { return dy; });
 }
 
 Var dropout(const Var& x, float p, const DropoutKey& key) {
@@ -325,13 +430,15 @@ Var dropout(const Var& x, float p, const DropoutKey& key) {
   const DropoutSettings settings{p, key};
   const Tensor y = empty_like(values);
   drop(settings, values, y, y.device().compute());
-  return record("dropout", {x}, y, {}, settings,
-                [](const DropoutSettings& s, const BackwardPass& pass) {
-                  const Tensor& dy = pass.gradient_of_output();
-                  const InputGradient dx(pass, 0, dy.dtype());
-                  drop(s, dy, dx.tensor(), pass.stream());
-                  dx.accumulate();
-                });
+  return record(
+      "dropout", {x}, y, {}, settings,
+      [](const DropoutSettings& s, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const InputGradient dx(pass, 0, dy.dtype());
+        drop(s, dy, dx.tensor(), pass.stream());
+        dx.accumulate();
+      },
+      [](const DropoutSettings& s, const Var& dy) { return dropout(dy, s.probability, s.key); });
 }
 
 }  // namespace zg

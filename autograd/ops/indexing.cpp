@@ -43,7 +43,8 @@ void backward_of_embedding(const EmbeddingNumbers& n, const BackwardPass& pass) 
 }
 
 /// A scalar as one element along axis 0, like PyTorch.
-Tensor with_axis(const Tensor& x) { return x && x.shape().rank() == 0 ? x.view({1}) : x; }
+Shape with_axis(const Shape& shape) { return shape.rank() == 0 ? Shape{1} : shape; }
+Tensor with_axis(const Tensor& x) { return x ? x.view(with_axis(x.shape())) : x; }
 
 void check_rank_of_index(const char* op, const Shape& index, const char* name, const Tensor& x,
                          int axis) {
@@ -85,6 +86,10 @@ void write_gradient_of_source(const Gather& args, Stream& stream) {
                         stream);
 }
 
+Var zeros_of(const Shape& shape, const Var& like) {
+  return Tensor::zeros(shape, like.dtype(), like.device());
+}
+
 }  // namespace
 
 Var embedding(const Tensor& ids, const Var& weight, const Var& position, int64_t first_position) {
@@ -116,7 +121,17 @@ Var embedding(const Tensor& ids, const Var& weight, const Var& position, int64_t
                              y.device().compute());
   return record(
       "embedding", {weight, position}, y, {flat_ids}, n,
-      [](const EmbeddingNumbers& p, const BackwardPass& pass) { backward_of_embedding(p, pass); });
+      [](const EmbeddingNumbers& p, const BackwardPass& pass) { backward_of_embedding(p, pass); },
+      [](const EmbeddingNumbers& p, const ComposedPass& pass) {
+        const Var dy = pass.gradient_of_output();
+        const Tensor ids = pass.saved(0);
+        const Var rows = reshape(dy, {ids.numel(), p.C});
+        if (pass.needs(0))
+          pass.accumulate(0, index_add(zeros_of(pass.shape_of(0), dy), 0, ids, rows));
+        if (pass.needs(1))
+          pass.accumulate(1, pad(sum(dy, 0), 0, p.first_position,
+                                 pass.shape_of(1)[0] - p.first_position - p.T));
+      });
 }
 
 Var gather(const Var& x, int axis, const Tensor& index) {
@@ -127,14 +142,22 @@ Var gather(const Var& x, int axis, const Tensor& index) {
   const Tensor y = empty_like(values, index.shape());
   const Tensor indices = with_axis(index);
   gather_unless_empty({values, indices, with_axis(y), axis}, y.device().compute());
-  return record("gather", {x}, y, {indices}, axis, [](int along, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    const InputGradient dx(pass, 0, dy.dtype());
-    fill_zero(dx.tensor(), pass.stream());
-    scatter_add_unless_empty({with_axis(dy), pass.saved(0), with_axis(dx.tensor()), along},
-                             pass.stream());
-    dx.accumulate();
-  });
+  return record(
+      "gather", {x}, y, {indices}, axis,
+      [](int along, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const InputGradient dx(pass, 0, dy.dtype());
+        fill_zero(dx.tensor(), pass.stream());
+        scatter_add_unless_empty({with_axis(dy), pass.saved(0), with_axis(dx.tensor()), along},
+                                 pass.stream());
+        dx.accumulate();
+      },
+      [](int along, const ComposedPass& pass) {
+        const Tensor index = pass.saved(0);
+        const Var dy = pass.gradient_of_output(), rows = reshape(dy, index.shape());
+        const Var none = zeros_of(with_axis(pass.shape_of(0)), dy);
+        pass.accumulate(0, scatter_add(none, along, index, rows));
+      });
 }
 
 Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source) {
@@ -150,7 +173,8 @@ Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& sourc
   copy(values, y, y.device().compute());
   scatter_add_unless_empty(sum, y.device().compute());
   return record(
-      "scatter_add", {base, source}, y, {indices}, axis, [](int along, const BackwardPass& pass) {
+      "scatter_add", {base, source}, y, {indices}, axis,
+      [](int along, const BackwardPass& pass) {
         const Tensor& dy = pass.gradient_of_output();
         pass.accumulate(0, dy);
         const InputGradient dsource(pass, 1, dy.dtype());
@@ -158,6 +182,17 @@ Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& sourc
         write_gradient_of_source({with_axis(dy), pass.saved(0), with_axis(dsource.tensor()), along},
                                  pass.stream());
         dsource.accumulate();
+      },
+      [](int along, const ComposedPass& pass) {
+        const Var dy = pass.gradient_of_output();
+        pass.accumulate(0, dy);
+        const Tensor index = pass.saved(0);
+        if (!pass.needs(1) || index.numel() == 0) return;
+        const Shape source = with_axis(pass.shape_of(1));
+        Var picked = gather(reshape(dy, with_axis(dy.shape())), along, index);
+        for (int axis = 0; axis < source.rank(); ++axis)
+          picked = pad(picked, axis, 0, source[axis] - index.extent(axis));
+        pass.accumulate(1, picked);
       });
 }
 
@@ -169,13 +204,19 @@ Var index_select(const Var& x, int axis, const Tensor& index) {
   check_places("index_select", index);
   const Tensor y = empty_like(values, values.shape().with(axis, index.numel()));
   gather_unless_empty({values, index, y, axis}, y.device().compute());
-  return record("index_select", {x}, y, {index}, axis, [](int along, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    const InputGradient dx(pass, 0, dy.dtype());
-    fill_zero(dx.tensor(), pass.stream());
-    scatter_add_unless_empty({dy, pass.saved(0), dx.tensor(), along}, pass.stream());
-    dx.accumulate();
-  });
+  return record(
+      "index_select", {x}, y, {index}, axis,
+      [](int along, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const InputGradient dx(pass, 0, dy.dtype());
+        fill_zero(dx.tensor(), pass.stream());
+        scatter_add_unless_empty({dy, pass.saved(0), dx.tensor(), along}, pass.stream());
+        dx.accumulate();
+      },
+      [](int along, const ComposedPass& pass) {
+        const Var dy = pass.gradient_of_output(), none = zeros_of(pass.shape_of(0), dy);
+        pass.accumulate(0, index_add(none, along, pass.saved(0), dy));
+      });
 }
 
 Var index_add(const Var& x, int axis, const Tensor& index, const Var& source) {
@@ -189,15 +230,21 @@ Var index_add(const Var& x, int axis, const Tensor& index, const Var& source) {
   const Tensor y = empty_like(values);
   copy(values, y, y.device().compute());
   scatter_add_unless_empty({added, index, y, axis}, y.device().compute());
-  return record("index_add", {x, source}, y, {index}, axis,
-                [](int along, const BackwardPass& pass) {
-                  const Tensor& dy = pass.gradient_of_output();
-                  pass.accumulate(0, dy);
-                  const InputGradient dsource(pass, 1, dy.dtype());
-                  if (!dsource) return;
-                  gather_unless_empty({dy, pass.saved(0), dsource.tensor(), along}, pass.stream());
-                  dsource.accumulate();
-                });
+  return record(
+      "index_add", {x, source}, y, {index}, axis,
+      [](int along, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        pass.accumulate(0, dy);
+        const InputGradient dsource(pass, 1, dy.dtype());
+        if (!dsource) return;
+        gather_unless_empty({dy, pass.saved(0), dsource.tensor(), along}, pass.stream());
+        dsource.accumulate();
+      },
+      [](int along, const ComposedPass& pass) {
+        const Var dy = pass.gradient_of_output();
+        pass.accumulate(0, dy);
+        pass.accumulate(1, index_select(dy, along, pass.saved(0)));
+      });
 }
 
 }  // namespace zg

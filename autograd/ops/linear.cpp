@@ -121,10 +121,14 @@ struct Linear {
 
 /// The gradient of x weight^T + bias: dy through the derivative of the activation.
 Tensor gradient_of_sum(const Linear& n, const BackwardPass& pass) {
-  const Tensor dy = pass.gradient_of_output().view({n.projection.rows, n.projection.out});
+  const Shape rows{n.projection.rows, n.projection.out};
+  if (!pass.gradient_of_output()) return pass.gradient_of_output(1);
+  const Tensor dy = pass.gradient_of_output().view(rows);
   if (n.activation == Activation::none) return dy;
   const Tensor dsum = empty_like(dy);
   kernels::gelu_backward({dy, pass.saved(2), dsum, n.activation}, pass.stream());
+  if (const Tensor& others = pass.gradient_of_output(1))
+    kernels::axpby({.x = others, .y = dsum, .a = 1.0, .b = 1.0}, pass.stream());
   return dsum;
 }
 
@@ -137,6 +141,21 @@ void backward_of_linear(const Linear& n, const BackwardPass& pass) {
   TapeState::start_collective(pass, 0);
   accumulate_parameters(n.projection, pass, {.weight = 1, .bias = 2}, dsum,
                         pass.needs(1) ? pass.saved(0) : Tensor());
+}
+
+/// The sum before the activation is a second output, of which only this computes.
+void composed_linear(const Linear& n, const ComposedPass& pass) {
+  const Projection& p = n.projection;
+  const bool activates = n.activation != Activation::none;
+  if (activates && pass.gradient_of_output()) {
+    const Var y = gelu(pass.output(1, 2), n.activation);
+    pass.differentiate(reshape(y, pass.gradient_of_output().shape()));
+  }
+  const Var dy = reshape(pass.gradient_of_output(activates ? 1 : 0), {p.rows, p.out});
+  const Var x = pass.input(0, 0);
+  if (pass.needs(0)) pass.accumulate(0, reshape(matmul(dy, pass.input(1, 1)), pass.shape_of(0)));
+  if (pass.needs(1)) pass.accumulate(1, matmul(transpose(dy, 0, 1), reshape(x, {p.rows, p.in})));
+  pass.accumulate(2, dy);
 }
 
 constexpr const char* feed_forward_op = "feed_forward";
@@ -252,11 +271,15 @@ Var linear(const Var& x, const Var& weight, const Var& bias, Activation activati
       recorded && activation != Activation::none ? empty_like(inputs, {p.rows, p.out}) : Tensor();
   project(p, {inputs, matrix, shift, activation, y, pre_activation});
   // x is read only for the gradient of weight, weight only for the gradient of x.
-  return record("linear", {x, weight, bias}, y,
-                {weight.needs_gradient() ? inputs : Tensor(),
-                 x.needs_gradient() ? matrix : Tensor(), pre_activation},
-                Linear{p, activation},
-                [](const Linear& n, const BackwardPass& pass) { backward_of_linear(n, pass); });
+  const Var operands[] = {x, weight, bias};
+  const Tensor outputs[] = {y, pre_activation};
+  const Tensor saved[] = {weight.needs_gradient() ? inputs : Tensor(),
+                          x.needs_gradient() ? matrix : Tensor(), pre_activation};
+  return record(
+      "linear", operands, std::span(outputs).first(pre_activation ? 2 : 1), saved,
+      Linear{p, activation},
+      [](const Linear& n, const BackwardPass& pass) { backward_of_linear(n, pass); },
+      [](const Linear& n, const ComposedPass& pass) { composed_linear(n, pass); })[0];
 }
 
 Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias, const Var& out_weight,
@@ -302,20 +325,28 @@ Var gated(const Var& gate, const Var& up, Gate form) {
   if (ups.shape() != gates.shape()) refuse_shape("gated", "up", ups.shape(), gates.shape().str());
   const Tensor y = empty_like(gates);
   kernels::gated_forward({.gate = gates, .up = ups, .y = y, .form = form}, y.device().compute());
-  return record("gated", {gate, up}, y, {gates, ups}, form,
-                [](const Gate& of, const BackwardPass& pass) {
-                  const Tensor g = pass.saved(0), u = pass.saved(1);
-                  const Tensor dgate = empty_like(g), dup = empty_like(u);
-                  kernels::gated_backward({.dy = pass.gradient_of_output(),
-                                           .gate = g,
-                                           .up = u,
-                                           .dgate = dgate,
-                                           .dup = dup,
-                                           .form = of},
-                                          pass.stream());
-                  if (pass.needs(0)) pass.accumulate(0, dgate);
-                  if (pass.needs(1)) pass.accumulate(1, dup);
-                });
+  return record(
+      "gated", {gate, up}, y, {gates, ups}, form,
+      [](const Gate& of, const BackwardPass& pass) {
+        const Tensor g = pass.saved(0), u = pass.saved(1);
+        const Tensor dgate = empty_like(g), dup = empty_like(u);
+        kernels::gated_backward({.dy = pass.gradient_of_output(),
+                                 .gate = g,
+                                 .up = u,
+                                 .dgate = dgate,
+                                 .dup = dup,
+                                 .form = of},
+                                pass.stream());
+        if (pass.needs(0)) pass.accumulate(0, dgate);
+        if (pass.needs(1)) pass.accumulate(1, dup);
+      },
+      [](const Gate& of, const ComposedPass& pass) {
+        const Var g = pass.input(0, 0);
+        const Var factor = of == Gate::silu        ? silu(g)
+                           : of == Gate::gelu_tanh ? gelu(g, Activation::gelu_tanh)
+                                                   : gelu(g, Activation::gelu_erf);
+        pass.differentiate(mul(factor, pass.input(1, 1)));
+      });
 }
 
 Var gated_feed_forward(const Var& x, const Var& gate_weight, const Var& up_weight,

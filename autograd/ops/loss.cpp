@@ -57,6 +57,18 @@ void backward_of_cross_entropy(int64_t ignore_index, const Tensor& dloss,
   dlogits.accumulate();
 }
 
+/// The same by recorded ops: (softmax - one_hot) dloss, of rows that are not ignored.
+void composed_cross_entropy(int64_t ignore_index, const Var& dloss, const ComposedPass& pass) {
+  const Tensor targets = pass.saved(1);
+  const Var is_ignored = equal(Var(targets), static_cast<double>(ignore_index));
+  const Var logits = cast(pass.input(0, 0), dloss.dtype());
+  const Shape shape = logits.shape();
+  const Tensor wanted = one_hot(targets, shape[-1], dloss.dtype()).view(shape);
+  const Var difference = sub(softmax(logits), wanted);
+  const Var factor = masked_fill(dloss, is_ignored, 0.0);
+  pass.accumulate(0, mul(difference, reshape(factor, shape.with(-1, 1))));
+}
+
 /// The number of targets that are not ignored, as a scalar on the device, so the host does not wait
 /// for it.
 Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream) {
@@ -131,12 +143,17 @@ CrossEntropyRows cross_entropy_rows(const Var& logits, const Tensor& targets,
 /// The loss of each target, in the shape of targets; 0 for one that is ignored.
 Var losses_of_targets(const Var& logits, const Tensor& targets, int64_t ignore_index) {
   const CrossEntropyRows rows = cross_entropy_rows(logits, targets, ignore_index);
-  return record("cross_entropy", {logits}, rows.loss.view(targets.shape()),
-                {rows.logits, rows.targets, rows.log_sum}, ignore_index,
-                [](int64_t ignored, const BackwardPass& pass) {
-                  const Tensor& dloss = pass.gradient_of_output();
-                  backward_of_cross_entropy(ignored, dloss.view({dloss.numel()}), pass);
-                });
+  return record(
+      "cross_entropy", {logits}, rows.loss.view(targets.shape()),
+      {rows.logits, rows.targets, rows.log_sum}, ignore_index,
+      [](int64_t ignored, const BackwardPass& pass) {
+        const Tensor& dloss = pass.gradient_of_output();
+        backward_of_cross_entropy(ignored, dloss.view({dloss.numel()}), pass);
+      },
+      [](int64_t ignored, const ComposedPass& pass) {
+        const Var dloss = reshape(pass.gradient_of_output(), {-1});
+        composed_cross_entropy(ignored, dloss, pass);
+      });
 }
 
 }  // namespace
@@ -188,12 +205,17 @@ Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index
   const CrossEntropyRows rows = cross_entropy_rows(logits, targets, ignore_index);
   Stream& stream = rows.loss.device().compute();
   const Tensor count = count_of(rows.targets, ignore_index, rows.loss.dtype(), stream);
-  return record("cross_entropy", {logits}, mean_loss(rows.loss, count, stream),
-                {rows.logits, rows.targets, rows.log_sum, count}, ignore_index,
-                [](int64_t ignored, const BackwardPass& pass) {
-                  backward_of_cross_entropy(
-                      ignored, row_gradients(pass, pass.saved(3), pass.saved(1).numel()), pass);
-                });
+  return record(
+      "cross_entropy", {logits}, mean_loss(rows.loss, count, stream),
+      {rows.logits, rows.targets, rows.log_sum, count}, ignore_index,
+      [](int64_t ignored, const BackwardPass& pass) {
+        backward_of_cross_entropy(ignored,
+                                  row_gradients(pass, pass.saved(3), pass.saved(1).numel()), pass);
+      },
+      [](int64_t ignored, const ComposedPass& pass) {
+        const Var share = div(pass.gradient_of_output(), Var(pass.saved(3)));
+        composed_cross_entropy(ignored, share, pass);
+      });
 }
 
 Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
@@ -243,15 +265,21 @@ Var binary_cross_entropy(const Var& logits, const Var& target, Reduction reducti
   const Var losses = add(sub(positive, product), correction);
   struct NoNumbers {};
   return reduced(
-      record("binary_cross_entropy", {x, z}, losses.value(), {x.value(), z.value()}, NoNumbers{},
-             [](const NoNumbers&, const BackwardPass& pass) {
-               const Var logit(pass.saved(0)), dy(pass.gradient_of_output());
-               if (pass.needs(0)) {
-                 const Var slope = sub(sigmoid(logit), Var(pass.saved(1)));
-                 pass.accumulate(0, mul(dy, slope).value());
-               }
-               if (pass.needs(1)) pass.accumulate(1, neg(mul(dy, logit)).value());
-             }),
+      record(
+          "binary_cross_entropy", {x, z}, losses.value(), {x.value(), z.value()}, NoNumbers{},
+          [](const NoNumbers&, const BackwardPass& pass) {
+            const Var logit(pass.saved(0)), dy(pass.gradient_of_output());
+            if (pass.needs(0)) {
+              const Var slope = sub(sigmoid(logit), Var(pass.saved(1)));
+              pass.accumulate(0, mul(dy, slope).value());
+            }
+            if (pass.needs(1)) pass.accumulate(1, neg(mul(dy, logit)).value());
+          },
+          [](const NoNumbers&, const ComposedPass& pass) {
+            const Var logit = pass.input(0, 0), dy = pass.gradient_of_output();
+            pass.accumulate(0, mul(dy, sub(sigmoid(logit), pass.input(1, 1))));
+            pass.accumulate(1, neg(mul(dy, logit)));
+          }),
       reduction);
 }
 

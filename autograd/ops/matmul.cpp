@@ -181,10 +181,17 @@ Var matmul(const Var& a, const Var& b) {
   multiply({.a = rows, .b = columns, .c = y, .M = n.M, .N = n.N, .K = n.K}, left, right, result,
            n.axes, y.device().compute());
   // Each operand is read only for the gradient of the other one.
-  return record("matmul", {a, b}, y,
-                {b.needs_gradient() ? rows : Tensor(), a.needs_gradient() ? columns : Tensor()},
-                Shapes{rows.shape(), columns.shape()},
-                [](const Shapes& s, const BackwardPass& pass) { backward_of_matmul(s, pass); });
+  return record(
+      "matmul", {a, b}, y,
+      {b.needs_gradient() ? rows : Tensor(), a.needs_gradient() ? columns : Tensor()},
+      Shapes{rows.shape(), columns.shape()},
+      [](const Shapes& s, const BackwardPass& pass) { backward_of_matmul(s, pass); },
+      [](const Shapes&, const ComposedPass& pass) {
+        const Var a = pass.input(0, 0), b = pass.input(1, 1);
+        const Var dy = pass.gradient_of_output();
+        if (pass.needs(0)) pass.accumulate(0, matmul(dy, transpose(b, -1, -2)));
+        if (pass.needs(1)) pass.accumulate(1, matmul(transpose(a, -1, -2), dy));
+      });
 }
 
 }  // namespace zg

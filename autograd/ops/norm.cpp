@@ -38,6 +38,7 @@ struct RowGradient {
 /// The numbers of a norm.
 struct Sums {
   int64_t token_blocks;
+  float epsilon;
 };
 
 /// The rows of a run of BlockSums.
@@ -126,6 +127,17 @@ void backward_of_rms_norm(const Sums& n, const BackwardPass& pass) {
   dgamma.accumulate();
 }
 
+/// The rows x times gamma, without beta, made of other ops: the rows over the root of their mean
+/// square, for a layer norm less their mean.
+Var composed_norm(const Var& x, const Var& gamma, bool centred, float epsilon) {
+  const DType dtype = accumulator(x.dtype());
+  Var rows = cast(x, dtype);
+  if (centred) rows = sub(rows, mean(rows, -1, true));
+  const Var factor = rsqrt(add(mean(square(rows), -1, true), epsilon));
+  const Var normed = mul(rows, factor);
+  return cast(mul(normed, cast(gamma, dtype)), x.dtype());
+}
+
 /// The operands and results of a norm's kernel.
 struct Norm {
   Tensor x, delta, gamma, beta;
@@ -191,25 +203,37 @@ Norm run_rms_norm(const char* op, const Var& x, const Var* delta, const Var& gam
 }
 
 Var record_layer_norm(const Var& x, const Var& gamma, const Var& beta, const Norm& norm,
-                      int64_t token_blocks) {
-  return record("layer_norm", {x, gamma, beta}, norm.y,
-                {norm.normalised(), norm.gamma, norm.mean, norm.rstd}, Sums{token_blocks},
-                [](const Sums& n, const BackwardPass& pass) { backward_of_layer_norm(n, pass); });
+                      const Sums& sums) {
+  return record(
+      "layer_norm", {x, gamma, beta}, norm.y, {norm.normalised(), norm.gamma, norm.mean, norm.rstd},
+      sums, [](const Sums& n, const BackwardPass& pass) { backward_of_layer_norm(n, pass); },
+      [](const Sums& n, const ComposedPass& pass) {
+        pass.accumulate(2, pass.gradient_of_output());
+        pass.differentiate(composed_norm(pass.input(0, 0), pass.input(1, 1), true, n.epsilon));
+      });
 }
 
-Var record_rms_norm(const Var& x, const Var& gamma, const Norm& norm, int64_t token_blocks) {
-  return record("rms_norm", {x, gamma}, norm.y, {norm.normalised(), norm.gamma, norm.rstd},
-                Sums{token_blocks},
-                [](const Sums& n, const BackwardPass& pass) { backward_of_rms_norm(n, pass); });
+Var record_rms_norm(const Var& x, const Var& gamma, const Norm& norm, const Sums& sums) {
+  return record(
+      "rms_norm", {x, gamma}, norm.y, {norm.normalised(), norm.gamma, norm.rstd}, sums,
+      [](const Sums& n, const BackwardPass& pass) { backward_of_rms_norm(n, pass); },
+      [](const Sums& n, const ComposedPass& pass) {
+        pass.differentiate(composed_norm(pass.input(0, 0), pass.input(1, 1), false, n.epsilon));
+      });
 }
 
 /// Records x + delta as add() does.
 Var record_sum(const Var& x, const Var& delta, const Tensor& sum) {
-  return record("add", {x, delta}, sum, {}, Sums{}, [](const Sums&, const BackwardPass& pass) {
-    const Tensor& gradient = pass.gradient_of_output();
-    pass.accumulate(0, gradient);
-    pass.accumulate(1, gradient);
-  });
+  return record(
+      "add", {x, delta}, sum, {}, Sums{},
+      [](const Sums&, const BackwardPass& pass) {
+        const Tensor& gradient = pass.gradient_of_output();
+        pass.accumulate(0, gradient);
+        pass.accumulate(1, gradient);
+      },
+      [](const Sums&, const ComposedPass& pass) {
+        for (const int input : {0, 1}) pass.accumulate(input, pass.gradient_of_output());
+      });
 }
 
 }  // namespace
@@ -217,7 +241,7 @@ Var record_sum(const Var& x, const Var& delta, const Tensor& sum) {
 Var layer_norm(const Var& x, const Var& gamma, const Var& beta, float epsilon,
                int64_t token_blocks) {
   const Norm norm = run_layer_norm("layer_norm", x, nullptr, gamma, beta, epsilon, token_blocks);
-  return record_layer_norm(x, gamma, beta, norm, token_blocks);
+  return record_layer_norm(x, gamma, beta, norm, {token_blocks, epsilon});
 }
 
 NormedSum layer_norm_of_sum(const Var& x, const Var& delta, const Var& gamma, const Var& beta,
@@ -225,7 +249,7 @@ NormedSum layer_norm_of_sum(const Var& x, const Var& delta, const Var& gamma, co
   const Norm norm =
       run_layer_norm("layer_norm_of_sum", x, &delta, gamma, beta, epsilon, token_blocks);
   const Var sum = record_sum(x, delta, norm.sum);
-  return {sum, record_layer_norm(sum, gamma, beta, norm, token_blocks)};
+  return {sum, record_layer_norm(sum, gamma, beta, norm, {token_blocks, epsilon})};
 }
 
 NormedSum add_layer_norm(const Var& x, const Var& delta, const Var& gamma, const Var& beta,
@@ -235,22 +259,28 @@ NormedSum add_layer_norm(const Var& x, const Var& delta, const Var& gamma, const
   const Var inputs[] = {x, delta, gamma, beta};
   const Tensor outputs[] = {norm.sum, norm.y};
   const Tensor saved[] = {norm.sum, norm.gamma, norm.mean, norm.rstd};
-  const std::vector<Var> results =
-      record(op, inputs, outputs, saved, Sums{token_blocks},
-             [](const Sums& n, const BackwardPass& pass) { backward_of_add_layer_norm(n, pass); });
+  const std::vector<Var> results = record(
+      op, inputs, outputs, saved, Sums{token_blocks, epsilon},
+      [](const Sums& n, const BackwardPass& pass) { backward_of_add_layer_norm(n, pass); },
+      [](const Sums& n, const ComposedPass& pass) {
+        pass.accumulate(3, pass.gradient_of_output(1));
+        pass.differentiate(composed_norm(pass.output(0, 0), pass.input(2, 1), true, n.epsilon), 1);
+        for (const int input : {0, 1}) pass.accumulate(input, pass.gradient_of_output(0));
+      });
   return {results[0], results[1]};
 }
 
 Var rms_norm(const Var& x, const Var& gamma, float epsilon, int64_t token_blocks) {
-  return record_rms_norm(
-      x, gamma, run_rms_norm("rms_norm", x, nullptr, gamma, epsilon, token_blocks), token_blocks);
+  return record_rms_norm(x, gamma,
+                         run_rms_norm("rms_norm", x, nullptr, gamma, epsilon, token_blocks),
+                         {token_blocks, epsilon});
 }
 
 NormedSum rms_norm_of_sum(const Var& x, const Var& delta, const Var& gamma, float epsilon,
                           int64_t token_blocks) {
   const Norm norm = run_rms_norm("rms_norm_of_sum", x, &delta, gamma, epsilon, token_blocks);
   const Var sum = record_sum(x, delta, norm.sum);
-  return {sum, record_rms_norm(sum, gamma, norm, token_blocks)};
+  return {sum, record_rms_norm(sum, gamma, norm, {token_blocks, epsilon})};
 }
 
 }  // namespace zg

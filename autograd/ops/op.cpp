@@ -261,12 +261,17 @@ Var permuted(const char* op, const Var& x, const AxisOrder& axes) {
     return y;
   };
   const Tensor y = keeps_bytes(values.shape(), axes) ? values.view(shape) : transposed();
-  return record(op, {x}, y, {}, axes, [](const AxisOrder& forward, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    const InputGradient dx(pass, 0, dy.dtype());
-    copy_permuted(dy, dx.tensor(), forward.inverse(), pass.stream());
-    dx.accumulate();
-  });
+  return record(
+      op, {x}, y, {}, axes,
+      [](const AxisOrder& forward, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const InputGradient dx(pass, 0, dy.dtype());
+        copy_permuted(dy, dx.tensor(), forward.inverse(), pass.stream());
+        dx.accumulate();
+      },
+      [](const AxisOrder& forward, const Var& dy) {
+        return permuted("permute", dy, forward.inverse());
+      });
 }
 
 Tensor block(const Tensor& x, int axis, int64_t begin, int64_t end, Stream& stream) {

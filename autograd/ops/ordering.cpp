@@ -121,12 +121,15 @@ Var cumsum(const Var& x, int axis) {
   const Tensor values = number_operand("cumsum", "x", x), y = empty_like(values);
   axis = axis_of("cumsum", values.shape(), axis);
   kernels::cumsum({values, y, axis}, y.device().compute());
-  return record("cumsum", {x}, y, {}, axis, [](int along, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    const InputGradient dx(pass, 0, dy.dtype());
-    kernels::cumsum({dy, dx.tensor(), along, /*reversed=*/true}, pass.stream());
-    dx.accumulate();
-  });
+  return record(
+      "cumsum", {x}, y, {}, axis,
+      [](int along, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const InputGradient dx(pass, 0, dy.dtype());
+        kernels::cumsum({dy, dx.tensor(), along, /*reversed=*/true}, pass.stream());
+        dx.accumulate();
+      },
+      [](int along, const Var& dy) { return flip(cumsum(flip(dy, along), along), along); });
 }
 
 PickedElements cummax(const Var& x, int axis) {

@@ -60,6 +60,15 @@ void accumulate_expanded(const BackwardPass& pass, const Tensor& dy, const Reduc
   dx.accumulate();
 }
 
+double share_of(const ReducedAxes& n) {
+  return static_cast<double>(n.kept.numel()) / static_cast<double>(n.x.numel());
+}
+
+Var expanded(const Var& dy, const ReducedAxes& n) {
+  const Var kept = reshape(dy, n.kept);
+  return broadcast_to(kept, n.x);
+}
+
 /// 1 / (how many elements of x equal the maximum), times dy; in the accumulator dtype, because
 /// counts above 256 do not fit bf16.
 Tensor share_of_each_maximum(const Tensor& is_maximum, const Tensor& dy, const ReducedAxes& n,
@@ -93,14 +102,23 @@ Var softmax_of_last(const char* op, const Var& x, const Tensor& values, bool log
   const Shape rows = rows_of(values.shape());
   const Tensor y = empty_like(values);
   kernels::softmax_forward({values.view(rows), y.view(rows), log}, y.device().compute());
-  return record(op, {x}, y, {y}, log, [](bool of_log, const BackwardPass& pass) {
-    const Tensor y = pass.saved(0);
-    const Shape rows = rows_of(y.shape());
-    const InputGradient dx(pass, 0, y.dtype());
-    kernels::softmax_backward(
-        {y.view(rows), pass.gradient_of_output().view(rows), dx.view(rows), of_log}, pass.stream());
-    dx.accumulate();
-  });
+  return record(
+      op, {x}, y, {y}, log,
+      [](bool of_log, const BackwardPass& pass) {
+        const Tensor y = pass.saved(0);
+        const Shape rows = rows_of(y.shape());
+        const InputGradient dx(pass, 0, y.dtype());
+        kernels::softmax_backward(
+            {y.view(rows), pass.gradient_of_output().view(rows), dx.view(rows), of_log},
+            pass.stream());
+        dx.accumulate();
+      },
+      [](bool of_log, const ComposedPass& pass) {
+        const Var y = pass.output(0, 0), dy = pass.gradient_of_output();
+        const Var p = of_log ? exp(y) : y, terms = of_log ? dy : mul(dy, p);
+        const Var total = mul(p, sum(terms, -1, true));
+        pass.accumulate(0, sub(terms, total));
+      });
 }
 
 /// The kernel works on the last axis; another axis is exchanged with it before and after.
@@ -133,10 +151,12 @@ Var product_along(Var y, int axis) {
 Var sum(const Var& x, const Axes& axes, bool keep_axes) {
   const Tensor values = number_operand("sum", "x", x);
   const ReducedAxes reduction = reduction_of("sum", values.shape(), axes, keep_axes);
-  return record("sum", {x}, reduced(ReduceOp::sum, values, reduction), {}, reduction,
-                [](const ReducedAxes& n, const BackwardPass& pass) {
-                  accumulate_expanded(pass, pass.gradient_of_output(), n);
-                });
+  return record(
+      "sum", {x}, reduced(ReduceOp::sum, values, reduction), {}, reduction,
+      [](const ReducedAxes& n, const BackwardPass& pass) {
+        accumulate_expanded(pass, pass.gradient_of_output(), n);
+      },
+      [](const ReducedAxes& n, const Var& dy) { return expanded(dy, n); });
 }
 
 Var mean(const Var& x, const Axes& axes, bool keep_axes) {
@@ -145,9 +165,9 @@ Var mean(const Var& x, const Axes& axes, bool keep_axes) {
   return record(
       "mean", {x}, reduced(ReduceOp::mean, values, reduction), {}, reduction,
       [](const ReducedAxes& n, const BackwardPass& pass) {
-        const double share = static_cast<double>(n.kept.numel()) / static_cast<double>(n.x.numel());
-        accumulate_expanded(pass, scaled(pass.gradient_of_output(), share, pass.stream()), n);
-      });
+        accumulate_expanded(pass, scaled(pass.gradient_of_output(), share_of(n), pass.stream()), n);
+      },
+      [](const ReducedAxes& n, const Var& dy) { return expanded(mul(dy, share_of(n)), n); });
 }
 
 Var max(const Var& x, const Axes& axes, bool keep_axes) {
@@ -156,8 +176,19 @@ Var max(const Var& x, const Axes& axes, bool keep_axes) {
   if (values.numel() == 0 && reduction.kept.numel() > 0)
     refuse_shape("max", "x", values.shape(), "an element to take the maximum of");
   const Tensor y = reduced(ReduceOp::max, values, reduction);
-  return record("max", {x}, y, {values, y}, reduction,
-                [](const ReducedAxes& n, const BackwardPass& pass) { backward_of_max(n, pass); });
+  return record(
+      "max", {x}, y, {values, y}, reduction,
+      [](const ReducedAxes& n, const BackwardPass& pass) { backward_of_max(n, pass); },
+      [](const ReducedAxes& n, const ComposedPass& pass) {
+        const Var dy = cast(pass.gradient_of_output(), accumulator(pass.saved(0).dtype()));
+        const Var largest = pass.saved(1).view(n.kept);
+        const Var is_maximum = cast(equal(pass.saved(0), largest), dy.dtype());
+        const Tensor count = reduced(ReduceOp::sum, is_maximum.value(),
+                                     {.axes = n.axes, .x = n.x, .kept = n.kept, .y = n.kept});
+        const Var share =
+            div(is_maximum, clamp(count, 1.0, std::numeric_limits<double>::infinity()));
+        pass.accumulate(0, mul(expanded(dy, n), share));
+      });
 }
 
 // min, var and logsumexp are made of other ops. Their gradients are those of the parts.

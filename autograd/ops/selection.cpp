@@ -64,16 +64,53 @@ struct Chosen {
   }
 };
 
+Var scattered_of(const Var& x, const Var& source, const Chosen& chosen);
+
 Var chosen_of(const char* op, const Var& x, const Chosen& chosen) {
   const Tensor values = x.value(), y = empty_like(values, chosen.extents);
   chosen.read(values, y, y.device().compute());
-  return record(op, {x}, y, {}, chosen, [](const Chosen& part, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    const InputGradient dx(pass, 0, dy.dtype());
-    if (dy.numel() < dx.tensor().numel()) fill_zero(dx.tensor(), pass.stream());
-    part.write(dy, dx.tensor(), pass.stream());
-    dx.accumulate();
-  });
+  return record(
+      op, {x}, y, {}, chosen,
+      [](const Chosen& part, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const InputGradient dx(pass, 0, dy.dtype());
+        if (dy.numel() < dx.tensor().numel()) fill_zero(dx.tensor(), pass.stream());
+        part.write(dy, dx.tensor(), pass.stream());
+        dx.accumulate();
+      },
+      [](const Chosen& part, const ComposedPass& pass) {
+        const Var dy = pass.gradient_of_output();
+        const Var none = Tensor::zeros(pass.shape_of(0), dy.dtype(), dy.device());
+        pass.accumulate(0, scattered_of(none, dy, part));
+      });
+}
+
+/// x with `source` in place of the chosen elements.
+Var scattered_of(const Var& x, const Var& source, const Chosen& chosen) {
+  const Tensor values = x.value(), y = empty_like(values);
+  copy(values, y, y.device().compute());
+  chosen.write(source.value(), y, y.device().compute());
+  return record(
+      "slice_scatter", {x, source}, y, {}, chosen,
+      [](const Chosen& part, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        if (const InputGradient dx(pass, 0, dy.dtype()); dx) {
+          copy(dy, dx.tensor(), pass.stream());
+          const Tensor none = Tensor::full({}, 0.0, dy.dtype(), dy.device());
+          part.write(none, dx.tensor(), pass.stream());
+          dx.accumulate();
+        }
+        const InputGradient dsource(pass, 1, dy.dtype());
+        if (!dsource) return;
+        part.read(dy, dsource.tensor(), pass.stream());
+        dsource.accumulate();
+      },
+      [](const Chosen& part, const ComposedPass& pass) {
+        const Var dy = pass.gradient_of_output();
+        const Var none = Tensor::zeros(part.extents, dy.dtype(), dy.device());
+        if (pass.needs(0)) pass.accumulate(0, scattered_of(dy, none, part));
+        if (pass.needs(1)) pass.accumulate(1, chosen_of("slice", dy, part));
+      });
 }
 
 /// The flat places of the elements that are not 0.
@@ -151,22 +188,7 @@ Var slice_scatter(const Var& x, const Var& source, std::span<const AxisRange> ra
   const Chosen chosen(op, values.shape(), ranges);
   if (written.shape() != chosen.extents)
     refuse_shape(op, "source", written.shape(), chosen.extents.str());
-  const Tensor y = empty_like(values);
-  copy(values, y, y.device().compute());
-  chosen.write(written, y, y.device().compute());
-  return record(op, {x, source}, y, {}, chosen, [](const Chosen& part, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    if (const InputGradient dx(pass, 0, dy.dtype()); dx) {
-      copy(dy, dx.tensor(), pass.stream());
-      const Tensor none = Tensor::full({}, 0.0, dy.dtype(), dy.device());
-      part.write(none, dx.tensor(), pass.stream());
-      dx.accumulate();
-    }
-    const InputGradient dsource(pass, 1, dy.dtype());
-    if (!dsource) return;
-    part.read(dy, dsource.tensor(), pass.stream());
-    dsource.accumulate();
-  });
+  return scattered_of(x, source, chosen);
 }
 
 Var roll(const Var& x, int64_t shift, int axis) {

@@ -51,6 +51,21 @@ void backward_of_concat(const void* numbers, const BackwardPass& pass) {
                                parts.end(i), pass.stream()));
 }
 
+void composed_concat(const void* numbers, const ComposedPass& pass) {
+  const ConcatParts parts(numbers);
+  const Var dy = pass.gradient_of_output();
+  for (int i = 0; i < parts.count(); ++i)
+    if (pass.needs(i)) pass.accumulate(i, slice(dy, parts.axis(), parts.begin(i), parts.end(i)));
+}
+
+void composed_split(const void* numbers, const ComposedPass& pass) {
+  const ConcatParts parts(numbers);
+  const int64_t extent = pass.shape_of(0)[parts.axis()];
+  for (int i = 0; i < parts.count(); ++i)
+    if (const Var dy = pass.gradient_of_output(i))
+      pass.accumulate(0, pad(dy, parts.axis(), parts.begin(i), extent - parts.end(i)));
+}
+
 void backward_of_split(const void* numbers, const BackwardPass& pass) {
   const ConcatParts parts(numbers);
   const Tensor dx = pass.make_gradient(0);
@@ -69,10 +84,12 @@ Var reshape(const Var& x, const Shape& shape) {
     refuse_shape(
         "reshape", "x", values.shape(),
         fmt::format("the {} elements of {}, got {}", shape.numel(), shape, values.numel()));
-  return record("reshape", {x}, values.view(shape), {}, values.shape(),
-                [](const Shape& of_x, const BackwardPass& pass) {
-                  pass.accumulate(0, pass.gradient_of_output().view(of_x));
-                });
+  return record(
+      "reshape", {x}, values.view(shape), {}, values.shape(),
+      [](const Shape& of_x, const BackwardPass& pass) {
+        pass.accumulate(0, pass.gradient_of_output().view(of_x));
+      },
+      [](const Shape& of_x, const Var& dy) { return reshape(dy, of_x); });
 }
 
 Var reshape(const Var& x, std::initializer_list<int64_t> extents) {
@@ -107,14 +124,21 @@ Var slice(const Var& x, int axis, int64_t begin, int64_t end) {
     int axis;
     int64_t begin;
   };
-  return record("slice", {x}, block(values, axis, begin, end, values.device().compute()), {},
-                Range{axis, begin}, [](const Range& n, const BackwardPass& pass) {
-                  const Tensor& dy = pass.gradient_of_output();
-                  const InputGradient dx(pass, 0, dy.dtype());
-                  fill_zero(dx.tensor(), pass.stream());
-                  write_block(dy, dx.tensor(), n.axis, n.begin, pass.stream());
-                  dx.accumulate();
-                });
+  return record(
+      "slice", {x}, block(values, axis, begin, end, values.device().compute()), {},
+      Range{axis, begin},
+      [](const Range& n, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const InputGradient dx(pass, 0, dy.dtype());
+        fill_zero(dx.tensor(), pass.stream());
+        write_block(dy, dx.tensor(), n.axis, n.begin, pass.stream());
+        dx.accumulate();
+      },
+      [](const Range& n, const ComposedPass& pass) {
+        const Var dy = pass.gradient_of_output();
+        const int64_t end = n.begin + dy.shape()[n.axis];
+        pass.accumulate(0, pad(dy, n.axis, n.begin, pass.shape_of(0)[n.axis] - end));
+      });
 }
 
 Var broadcast_to(const Var& x, const Shape& shape) {
@@ -128,10 +152,12 @@ Var broadcast_to(const Var& x, const Shape& shape) {
     return y;
   };
   const Tensor y = values.numel() == shape.numel() ? values.view(shape) : repeated();
-  return record("broadcast_to", {x}, y, {}, values.shape(),
-                [](const Shape& of_x, const BackwardPass& pass) {
-                  accumulate_reduced(pass, 0, pass.gradient_of_output(), of_x);
-                });
+  return record(
+      "broadcast_to", {x}, y, {}, values.shape(),
+      [](const Shape& of_x, const BackwardPass& pass) {
+        accumulate_reduced(pass, 0, pass.gradient_of_output(), of_x);
+      },
+      [](const Shape&, const Var& dy) { return dy; });
 }
 
 Var concat(std::span<const Var> parts, int axis) {
@@ -145,7 +171,7 @@ Var concat(std::span<const Var> parts, int axis) {
   for (int i = 0; i < numbers.count(); ++i)
     write_block(tensors[static_cast<size_t>(i)], y, axis, numbers.begin(i), y.device().compute());
   return detail::record("concat", parts, {&y, 1}, {}, numbers.data(), numbers.bytes(),
-                        backward_of_concat)[0];
+                        backward_of_concat, composed_concat)[0];
 }
 
 std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis) {
@@ -166,7 +192,7 @@ std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis) {
     outputs.push_back(
         block(values, axis, numbers.begin(i), numbers.end(i), values.device().compute()));
   return detail::record("split", {&x, 1}, outputs, {}, numbers.data(), numbers.bytes(),
-                        backward_of_split);
+                        backward_of_split, composed_split);
 }
 
 }  // namespace zg

@@ -50,6 +50,7 @@ set(ZG_ENGINE_HEADERS
     kernels/window/window.h
     autograd/collective.h
     autograd/convolution.h
+    autograd/grad.h
     autograd/gradcheck.h
     autograd/ops.h
     autograd/ordering.h
