@@ -48,6 +48,9 @@ struct CopyAxes {
     return at;
   }
 
+  /// From a run of x to one that is copied a little later.
+  int64_t runs_ahead() const { return count < 2 ? 0 : 8 * axes[count - 2].x_stride; }
+
   LoopNest<2> nest() const {
     int64_t extents[Shape::max_rank];
     Strides x{}, y{};
@@ -61,16 +64,34 @@ struct CopyAxes {
 };
 
 template <class T>
-void copy_runs(const LoopNest<2>& nest, const T* x, T* y, int threads) {
+void copy_runs(const LoopNest<2>& nest, const T* x, T* y, int64_t ahead, int threads) {
+  constexpr int64_t line = 64 / sizeof(T), longest = 16 * line;
   const int64_t x_stride = nest.inner_stride(0), y_stride = nest.inner_stride(1);
   for_each_run(threads, nest, [&](const std::array<int64_t, 2>& offsets, int64_t count) {
     const T* from = x + offsets[0];
     T* to = y + offsets[1];
-    if (x_stride == 1 && y_stride == 1)
+    if (x_stride == 1 && y_stride == 1) {
+      for (int64_t i = 0; i < count && count <= longest; i += line)
+        __builtin_prefetch(from + ahead + i);
       std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
-    else
+    } else
       for (int64_t i = 0; i < count; ++i) to[i * y_stride] = from[i * x_stride];
   });
+}
+
+/// y[i * y_stride + j] = x[i + j * x_stride] for i < 4 and j < 4.
+inline void transpose_words(const uint32_t* x, int64_t x_stride, uint32_t* y, int64_t y_stride) {
+  using Four [[gnu::vector_size(16)]] = uint32_t;
+  Four rows[4];
+  for (int j = 0; j < 4; ++j) std::memcpy(&rows[j], x + j * x_stride, sizeof(Four));
+  const Four a = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
+  const Four b = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+  const Four c = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
+  const Four d = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+  const Four columns[4] = {
+      __builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
+      __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
+  for (int i = 0; i < 4; ++i) std::memcpy(y + i * y_stride, &columns[i], sizeof(Four));
 }
 
 /// A copy that transposes: x is contiguous along `rows`, y along `columns`. It copies square tiles
@@ -85,6 +106,14 @@ void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& c
     rest.run(task / bands, task / bands + 1, [&](const std::array<int64_t, 2>& offsets, int64_t) {
       for (int64_t column = 0; column < columns.extent; column += tile) {
         const int64_t end = std::min(column + tile, columns.extent);
+        if constexpr (sizeof(T) == 4)
+          if (last - row == tile && end - column == tile) {
+            for (int64_t i = row; i < last; i += 4)
+              for (int64_t j = column; j < end; j += 4)
+                transpose_words(x + offsets[0] + i + j * columns.x_stride, columns.x_stride,
+                                y + offsets[1] + i * rows.y_stride + j, rows.y_stride);
+            continue;
+          }
         for (int64_t i = row; i < last; ++i)
           for (int64_t j = column; j < end; ++j)
             y[offsets[1] + i * rows.y_stride + j] = x[offsets[0] + i + j * columns.x_stride];
@@ -158,7 +187,7 @@ void strided_copy(const StridedCopy& args, Workspace, Stream& stream) {
     T* y = reinterpret_cast<T*>(args.y.raw()) + args.y_offset;
     CopyAxes axes(args);
     const size_t transposed = axes.transposed();
-    if (transposed == axes.count) return copy_runs(axes.nest(), x, y, threads);
+    if (transposed == axes.count) return copy_runs(axes.nest(), x, y, axes.runs_ahead(), threads);
     const CopyAxis rows = axes.take(transposed), columns = axes.take(axes.count - 1);
     copy_tiles(axes.nest(), rows, columns, x, y, threads);
   });
