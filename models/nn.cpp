@@ -235,14 +235,19 @@ namespace {
 /// x + rows [T, C], whose gradient is a sum over samples in an order that does not depend on T.
 Var add_rows(const Var& x, const Var& rows) {
   const Tensor y = zg::add(Var(x.value()), Var(rows.value())).value();
-  return record("add_rows", {x, rows}, y, {}, 0, [](int, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    pass.accumulate(0, dy);
-    if (!pass.needs(1)) return;
-    const Tensor sum = pass.make_gradient(1);
-    kernels::reduce({ReduceOp::sum, dy, sum, 1u << 0, /*columns=*/1}, pass.stream());
-    pass.accumulate(1, sum);
-  });
+  return record(
+      "add_rows", {x, rows}, y, {}, 0,
+      [](int, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        pass.accumulate(0, dy);
+        if (!pass.needs(1)) return;
+        const Tensor sum = pass.make_gradient(1);
+        kernels::reduce({ReduceOp::sum, dy, sum, 1u << 0, /*columns=*/1}, pass.stream());
+        pass.accumulate(1, sum);
+      },
+      [](int, const ComposedPass& pass) {
+        for (const int input : {0, 1}) pass.accumulate(input, pass.gradient_of_output());
+      });
 }
 
 }  // namespace

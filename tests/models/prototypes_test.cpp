@@ -8,10 +8,12 @@
 
 #include "tests/support/temporary_folder.h"
 #include "zerograd/autograd/convolution.h"
+#include "zerograd/autograd/grad.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/values.h"
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/gpt/gpt.h"
+#include "zerograd/models/nn.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/tensor_files.h"
 #include "zerograd/zero/values_optimizer.h"
@@ -30,19 +32,25 @@ namespace gan_program {
 namespace reward_program {
 #include "tools/examples/reward.cpp"
 }
+namespace sophia_program {
+#include "tools/examples/sophia.cpp"
+}
+namespace wgan_program {
+#include "tools/examples/wgan.cpp"
+}
 #undef main
 
 using namespace zg;
 using namespace zg::testing;
 
-TEST_CASE(
-    "DPO, a GAN, a reward head and a convolutional network learn as planned, and begin with "
-    "PyTorch's gradients") {
+TEST_CASE("prototypes learn as planned, and begin with PyTorch's gradients or Hessian products") {
   const Device device = Device::cpu();
   for (const auto& [name, run] : {std::pair("dpo", &dpo_program::run),
                                   {"digits", &digits_program::run},
                                   {"gan", &gan_program::run},
-                                  {"reward", &reward_program::run}}) {
+                                  {"reward", &reward_program::run},
+                                  {"sophia", &sophia_program::run},
+                                  {"wgan", &wgan_program::run}}) {
     CAPTURE(name);
     const TemporaryFolder folder;
     std::string program = name, path = folder.path();

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes tests/reference/fixtures/prototypes with PyTorch and transformers 5: the first gradients of the programs dpo,
-gan, reward and digits of tools/examples, in f64, from the weights that these programs begin with. Not needed to run the
-tests; to make the files again:
+gan, reward, digits and wgan of tools/examples and the first Hessian-vector products of sophia, in f64, from the weights
+that these programs begin with. Not needed to run the tests; to make the files again:
 
-    for program in dpo gan reward digits; do build/consumer/$program FOLDER; done
-    python3 tests/reference/make_prototype_fixtures.py FOLDER dpo gan reward digits
+    for program in dpo gan reward digits sophia wgan; do build/consumer/$program FOLDER; done
+    python3 tests/reference/make_prototype_fixtures.py FOLDER dpo gan reward digits sophia wgan
 
 FOLDER is where the programs write NAME.weights.safetensors and NAME.batch.safetensors.
 """
@@ -104,6 +104,43 @@ def digits(folder):
     save("digits", w)
 
 
+def wgan(folder):
+    weights, batch = load(folder, "wgan.weights"), load(folder, "wgan.batch")
+    for value in weights.values():
+        value.requires_grad_()
+
+    def critic(x):
+        for name in ("first", "second"):
+            x = torch.tanh(F.linear(x, weights[name + ".weight"], weights[name + ".bias"]))
+        return F.linear(x, weights["last.weight"], weights["last.bias"])
+
+    between = (batch["made"] + batch["mix"] * (batch["real"] - batch["made"])).requires_grad_()
+    slope, = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    penalty = (slope.norm(dim=1) - 1).square().mean()
+    (critic(batch["made"]).mean() - critic(batch["real"]).mean() + penalty).backward()
+    save("wgan", weights)
+
+
+def sophia(folder):
+    loaded, ids = load(folder, "sophia.weights"), load(folder, "sophia.batch")["ids"]
+    weights = {key: value.requires_grad_() for key, value in loaded.items() if not key.endswith(".sign")}
+    width, tokens, period = weights["mixed.weight"].shape[0], ids.shape[1], 4
+    x = weights["ids.weight"][ids] + weights["places.weight"]
+    q, k, v = F.linear(x, weights["qkv.weight"], weights["qkv.bias"]).split(width, 2)
+    later = torch.ones(tokens, tokens).triu(1).bool()
+    attended = (q @ k.transpose(1, 2) / width ** 0.5).masked_fill(later, -torch.inf).softmax(-1) @ v
+    x = x + F.linear(attended, weights["mixed.weight"], weights["mixed.bias"])
+    x = F.layer_norm(x, (width,), weights["norm.weight"], weights["norm.bias"])
+    logits = F.linear(x, weights["head.weight"], weights["head.bias"])[:, period - 1:-1]
+    loss = F.cross_entropy(logits.transpose(1, 2), ids[:, period:])
+    slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+    signs = [loaded[key + ".sign"] for key in weights]
+    for value, product in zip(weights.values(), torch.autograd.grad(slopes, list(weights.values()), signs)):
+        value.grad = product
+    save("sophia", weights)
+
+
+PROGRAMS = {"dpo": dpo, "gan": gan, "reward": reward, "digits": digits, "sophia": sophia, "wgan": wgan}
 if __name__ == "__main__":
     for program in sys.argv[2:]:
-        {"dpo": dpo, "gan": gan, "reward": reward, "digits": digits}[program](pathlib.Path(sys.argv[1]))
+        PROGRAMS[program](pathlib.Path(sys.argv[1]))
