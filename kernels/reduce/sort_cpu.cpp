@@ -91,6 +91,12 @@ template <class T>
 const Item<T>* first_items(const T* x, int64_t extent, int64_t count, int64_t inner,
                            bool descending, Item<T>* scratch, int threads) {
   const int64_t capacity = kept_items(extent, count);
+  if (count == 1 && extent <= few) {
+    *scratch = Item<T>::of(x[0], 0, descending);
+    for (int64_t i = 1; i < extent; ++i)
+      *scratch = std::min(*scratch, Item<T>::of(x[i * inner], i, descending));
+    return scratch;
+  }
   if (capacity == extent) {
     parallel_for(threads, extent, parallel_items, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) scratch[i] = Item<T>::of(x[i * inner], i, descending);

@@ -379,14 +379,21 @@ TEST_CASE("limits are measured on a separate device and take no memory of the re
   for (const double limit : {report.limits().matmul_f32, report.limits().matmul_bf16,
                              report.limits().memory, report.limits().update, report.limits().read})
     CHECK(limit > 1e8);  // no machine is slower
-  // The limits of rows are measured again, between the samples.
-  const Row product = report.add({.name = "product", .flops = 1e9}, [] {});
-  CHECK(std::string(product.bound.name) == "matmul peak");
-  CHECK(product.bound.seconds != 1e9 / report.limits().matmul_f32);
-  const Row memory = report.add({.name = "copy", .read = 4e6, .written = 4e6}, [] {});
-  CHECK(std::string(memory.bound.name) != "matmul peak");
-  CHECK(memory.bound.seconds > 0.0);
-  CHECK(memory.bound.seconds != 8e6 / std::max(report.limits().memory, report.limits().update));
+  // The limits of rows are measured again, between the samples. One such time may be equal to the
+  // nanosecond to that of the report.
+  bool has_own_peak = false, has_own_rate = false;
+  for (int i = 0; i < 5; ++i) {
+    const Row product = report.add({.name = "product", .flops = 1e9}, [] {});
+    CHECK(std::string(product.bound.name) == "matmul peak");
+    has_own_peak |= product.bound.seconds != 1e9 / report.limits().matmul_f32;
+    const Row memory = report.add({.name = "copy", .read = 4e6, .written = 4e6}, [] {});
+    CHECK(std::string(memory.bound.name) != "matmul peak");
+    CHECK(memory.bound.seconds > 0.0);
+    has_own_rate |=
+        memory.bound.seconds != 8e6 / std::max(report.limits().memory, report.limits().update);
+  }
+  CHECK(has_own_peak);
+  CHECK(has_own_rate);
   CHECK(device.memory().peak() == 0);
   CHECK(report.device() == device);
 }
