@@ -21,6 +21,13 @@ struct Row {
   std::function<Var(std::span<const Var>)> function;
 };
 
+/// The places of index_add.
+Tensor places(const Device& device) {
+  std::vector<int64_t> places(8192);
+  for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i) * 7919 % 1000;
+  return Tensor::from(places, {8192}, device);
+}
+
 /// The rows of op_table, by name.
 const std::map<std::string, Row> rows = {
     {"depthwise conv1d",
@@ -42,6 +49,13 @@ const std::map<std::string, Row> rows = {
       }}},
     {"einsum bthd,bshd->bhts",
      {{{4, 256, 12, 64}, {4, 256, 12, 64}}, [](auto in) { return einsum("bthd,bshd->bhts", in); }}},
+    {"sort 1024x1024, axis 1", {{{1024, 1024}}, [](auto in) { return sort(in[0], 1).values; }}},
+    {"sort 1048576", {{{1048576}}, [](auto in) { return sort(in[0]).values; }}},
+    {"cumsum 1024x1024, axis 1", {{{1024, 1024}}, [](auto in) { return cumsum(in[0], 1); }}},
+    {"cumsum 1024x1024, axis 0", {{{1024, 1024}}, [](auto in) { return cumsum(in[0], 0); }}},
+    {"index_add 8192x256 to 1000",
+     {{{1000, 256}, {8192, 256}},
+      [](auto in) { return index_add(in[0], 0, places(in[0].value().device()), in[1]); }}},
 };
 
 /// For about a third of a second.
