@@ -29,6 +29,9 @@ namespace digits_program {
 namespace gan_program {
 #include "tools/examples/gan.cpp"
 }
+namespace mamba_program {
+#include "tools/examples/mamba.cpp"
+}
 namespace reward_program {
 #include "tools/examples/reward.cpp"
 }
@@ -48,6 +51,7 @@ TEST_CASE("prototypes learn as planned, and begin with PyTorch's gradients or He
   for (const auto& [name, run] : {std::pair("dpo", &dpo_program::run),
                                   {"digits", &digits_program::run},
                                   {"gan", &gan_program::run},
+                                  {"mamba", &mamba_program::run},
                                   {"reward", &reward_program::run},
                                   {"sophia", &sophia_program::run},
                                   {"wgan", &wgan_program::run}}) {

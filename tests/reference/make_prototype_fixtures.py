@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes tests/reference/fixtures/prototypes with PyTorch and transformers 5: the first gradients of the programs dpo,
-gan, reward, digits and wgan of tools/examples and the first Hessian-vector products of sophia, in f64, from the weights
-that these programs begin with. Not needed to run the tests; to make the files again:
+gan, reward, digits, wgan and mamba of tools/examples and the first Hessian-vector products of sophia, in f64, from the
+weights that these programs begin with. Not needed to run the tests; to make the files again:
 
-    for program in dpo gan reward digits sophia wgan; do build/consumer/$program FOLDER; done
-    python3 tests/reference/make_prototype_fixtures.py FOLDER dpo gan reward digits sophia wgan
+    for program in dpo gan reward digits sophia wgan mamba; do build/consumer/$program FOLDER; done
+    python3 tests/reference/make_prototype_fixtures.py FOLDER dpo gan reward digits sophia wgan mamba
 
 FOLDER is where the programs write NAME.weights.safetensors and NAME.batch.safetensors.
 """
@@ -140,7 +140,29 @@ def sophia(folder):
     save("sophia", weights)
 
 
-PROGRAMS = {"dpo": dpo, "gan": gan, "reward": reward, "digits": digits, "sophia": sophia, "wgan": wgan}
+def mamba(folder):
+    w, batch = load(folder, "mamba.weights"), load(folder, "mamba.batch")
+    for value in w.values():
+        value.requires_grad_()
+    x = w["ids"][batch["ids"]]
+    inner, states = w["log_decay"].shape
+    u, gate = F.linear(F.rms_norm(x, x.shape[2:], w["norm"], 1e-5), w["in"]).split(inner, 2)
+    u = F.silu(F.conv1d(F.pad(u.mT, (2, 0)), w["conv"], w["conv_bias"], groups=inner).mT)
+    added, read = F.linear(u, w["select"]).split(states, 2)
+    time = F.softplus(F.linear(u, w["pace"], w["pace_bias"]))
+    h, outputs = torch.zeros(x.shape[0], inner, states), []
+    for t in range(x.shape[1]):
+        h = torch.exp(-time[:, t, :, None] * w["log_decay"].exp()) * h
+        h = h + (time * u)[:, t, :, None] * added[:, t, None]
+        outputs.append((h * read[:, t, None]).sum(2))
+    y = torch.stack(outputs, 1) + u * w["skip"]
+    x = x + F.linear(y * F.silu(gate), w["out"])
+    logits = F.linear(F.rms_norm(x, x.shape[2:], w["last_norm"], 1e-5), w["head"])
+    F.cross_entropy(logits.transpose(1, 2), batch["letters"]).backward()
+    save("mamba", w)
+
+
+PROGRAMS = {"dpo": dpo, "gan": gan, "reward": reward, "digits": digits, "sophia": sophia, "wgan": wgan, "mamba": mamba}
 if __name__ == "__main__":
     for program in sys.argv[2:]:
         PROGRAMS[program](pathlib.Path(sys.argv[1]))
