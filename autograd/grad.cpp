@@ -20,8 +20,6 @@ constexpr std::pair<std::string_view, std::string_view> instead[] = {
     {"projection_cross_entropy", "cross_entropy(linear(x, weight), targets)"},
     {"split_linears", "linear() on one tensor rank"},
     {"split_sum", "linear() on one tensor rank"},
-    {"conv", "matmul() of windows, which slice() and stack() make"},
-    {"avg_pool", "mean() of windows, which slice() and stack() make"},
     {"max_pool", "max() of windows, which slice() and stack() make"}};
 
 std::string_view ops_instead_of(std::string_view op) {

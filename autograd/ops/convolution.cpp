@@ -238,7 +238,46 @@ void gradient_of_weight(const Conv& n, const Tensor& x, const Tensor& y, const T
                         stream);
 }
 
+Conv transposed(Conv n) {
+  n.transposed = !n.transposed;
+  return n;
+}
+
 /// `from` is x, or y of a transposed convolution.
+Var record_convolution(const char* op, const Var& from, const Var& weight, const Var& bias,
+                       const Conv& n);
+
+/// gradient_of_weight() as an op, for derivatives of gradients. x and y are those of `n`.
+Var record_gradient_of_weight(const Var& x, const Var& y, const Conv& n) {
+  const Tensor values = x.value(), slopes = y.value();
+  const Shape shape{n.y[1], n.x[1] / n.groups, n.window[0].size, n.window[1].size};
+  const Tensor sums = Tensor::empty(shape, accumulator(values.dtype()), values.device());
+  gradient_of_weight(n, values, slopes, sums, sums.device().compute());
+  return record(
+      "conv", {x, y}, cast(sums, values.dtype()).value(),
+      {y.needs_gradient() ? values : Tensor(), x.needs_gradient() ? slopes : Tensor()}, n,
+      [](const Conv& c, const BackwardPass& pass) {
+        const Tensor& weight = pass.gradient_of_output();
+        if (const InputGradient dx(pass, 0, weight.dtype()); dx) {
+          convolve_back(c, pass.saved(1), weight, {}, dx.tensor(), pass.stream());
+          dx.accumulate();
+        }
+        if (const InputGradient dy(pass, 1, weight.dtype()); dy) {
+          convolve(c, pass.saved(0), weight, {}, dy.tensor(), pass.stream());
+          dy.accumulate();
+        }
+      },
+      [](const Conv& c, const ComposedPass& pass) {
+        const Var weight = pass.gradient_of_output();
+        const Conv forward = c.transposed ? transposed(c) : c;
+        if (pass.needs(0))
+          pass.accumulate(
+              0, record_convolution("conv", pass.input(1, 1), weight, {}, transposed(forward)));
+        if (pass.needs(1))
+          pass.accumulate(1, record_convolution("conv", pass.input(0, 0), weight, {}, forward));
+      });
+}
+
 Var record_convolution(const char* op, const Var& from, const Var& weight, const Var& bias,
                        const Conv& n) {
   const Tensor values = from.value(), matrix = weight.value();
@@ -263,6 +302,17 @@ Var record_convolution(const char* op, const Var& from, const Var& weight, const
           dw.accumulate();
         }
         if (pass.needs(2)) accumulate_reduced(pass, 2, dy, {dy.extent(1), 1, 1});
+      },
+      [](const Conv& c, const ComposedPass& pass) {
+        const Var dy = pass.gradient_of_output();
+        if (pass.needs(0))
+          pass.accumulate(0, record_convolution("conv", dy, pass.input(1, 1), {}, transposed(c)));
+        if (pass.needs(1)) {
+          const Var x = pass.input(0, 0);
+          pass.accumulate(
+              1, record_gradient_of_weight(c.transposed ? dy : x, c.transposed ? x : dy, c));
+        }
+        pass.accumulate(2, dy);
       });
 }
 
@@ -334,16 +384,20 @@ Var conv(const char* op, int rank, bool transposed, const Var& x, const Var& wei
   return is_line ? squeeze(y, -1) : y;
 }
 
-/// The sums of windows of x, divided.
+/// The sums of windows of x, divided; transposed: the gradient of that.
 Var window_sums(const char* op, const Var& x, const Conv& n) {
-  const Tensor values = x.value(), y = empty_like(values, n.y);
-  kernels::window_sum({values, {}, {}, y, n.window, false, n.divisor}, y.device().compute());
-  return record(op, {x}, y, {}, n, [](const Conv& c, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    const InputGradient dx(pass, 0, dy.dtype());
-    kernels::window_sum({dy, {}, {}, dx.tensor(), c.window, true, c.divisor}, pass.stream());
-    dx.accumulate();
-  });
+  const Tensor values = x.value(), y = empty_like(values, n.transposed ? n.x : n.y);
+  kernels::window_sum({values, {}, {}, y, n.window, n.transposed, n.divisor}, y.device().compute());
+  return record(
+      op, {x}, y, {}, n,
+      [](const Conv& c, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        const InputGradient dx(pass, 0, dy.dtype());
+        kernels::window_sum({dy, {}, {}, dx.tensor(), c.window, !c.transposed, c.divisor},
+                            pass.stream());
+        dx.accumulate();
+      },
+      [](const Conv& c, const Var& dy) { return window_sums("avg_pool", dy, transposed(c)); });
 }
 
 /// The elements of each window of x [1, planes, H, W], with a padding that is least: [planes,
@@ -440,38 +494,6 @@ Var max_pool1d(const Var& x, int64_t kernel, int64_t stride, int64_t padding, in
 
 Var max_pool2d(const Var& x, Pair2d kernel, Pair2d stride, Pair2d padding, Pair2d dilation) {
   return pool("max_pool2d", false, x, kernel, stride, padding, dilation, Pooling::maximum);
-}
-
-Var group_norm(const Var& x, int64_t groups, const Var& gamma, const Var& beta, float epsilon) {
-  const char* op = "group_norm";
-  const Tensor values = floating_operand(op, "x", x);
-  check_rank(op, "x", values, 2);
-  const Shape& shape = values.shape();
-  const int64_t C = shape[1],
-                row = groups < 1 ? 0 : shape.numel() / std::max<int64_t>(shape[0], 1) / groups;
-  if (groups < 1 || C % groups != 0)
-    raise<ConfigError>("{}: {} groups of x {}; expected a divisor of its {} channels", op, groups,
-                       shape, C);
-  for (const auto& [name, scale] : {std::pair("gamma", &gamma), {"beta", &beta}}) {
-    if (!*scale) continue;
-    check_alike(op, "x", values, name, scale->value());
-    if (scale->shape() != Shape{C}) refuse_shape(op, name, scale->shape(), Shape{C}.str());
-  }
-  const DType wide = accumulator(values.dtype());
-  if (wide != values.dtype()) {
-    const auto widened = [&](const Var& part) { return part ? cast(part, wide) : part; };
-    const Var wide_x = widened(x), wide_gamma = widened(gamma), wide_beta = widened(beta);
-    return cast(group_norm(wide_x, groups, wide_gamma, wide_beta, epsilon), values.dtype());
-  }
-  const Var rows = reshape(x, Shape{shape[0], groups, row});
-  const Tensor ones = Tensor::full({row}, 1.0, wide, values.device());
-  const Tensor zeros = Tensor::zeros({row}, wide, values.device());
-  Var y = reshape(layer_norm(rows, Var(ones), Var(zeros), epsilon), shape);
-  std::vector<int64_t> by_channel(static_cast<size_t>(shape.rank()) - 1, 1);
-  by_channel[0] = C;
-  if (gamma) y = mul(y, reshape(gamma, Shape(by_channel)));
-  if (beta) y = add(y, reshape(beta, Shape(by_channel)));
-  return y;
 }
 
 }  // namespace zg

@@ -1,3 +1,4 @@
+#include "zerograd/autograd/convolution.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/norm/layer_norm.h"
@@ -281,6 +282,38 @@ NormedSum rms_norm_of_sum(const Var& x, const Var& delta, const Var& gamma, floa
   const Norm norm = run_rms_norm("rms_norm_of_sum", x, &delta, gamma, epsilon, token_blocks);
   const Var sum = record_sum(x, delta, norm.sum);
   return {sum, record_rms_norm(sum, gamma, norm, {token_blocks, epsilon})};
+}
+
+Var group_norm(const Var& x, int64_t groups, const Var& gamma, const Var& beta, float epsilon) {
+  const char* op = "group_norm";
+  const Tensor values = floating_operand(op, "x", x);
+  check_rank(op, "x", values, 2);
+  const Shape& shape = values.shape();
+  const int64_t C = shape[1],
+                row = groups < 1 ? 0 : shape.numel() / std::max<int64_t>(shape[0], 1) / groups;
+  if (groups < 1 || C % groups != 0)
+    raise<ConfigError>("{}: {} groups of x {}; expected a divisor of its {} channels", op, groups,
+                       shape, C);
+  for (const auto& [name, scale] : {std::pair("gamma", &gamma), {"beta", &beta}}) {
+    if (!*scale) continue;
+    check_alike(op, "x", values, name, scale->value());
+    if (scale->shape() != Shape{C}) refuse_shape(op, name, scale->shape(), Shape{C}.str());
+  }
+  const DType wide = accumulator(values.dtype());
+  if (wide != values.dtype()) {
+    const auto widened = [&](const Var& part) { return part ? cast(part, wide) : part; };
+    const Var wide_x = widened(x), wide_gamma = widened(gamma), wide_beta = widened(beta);
+    return cast(group_norm(wide_x, groups, wide_gamma, wide_beta, epsilon), values.dtype());
+  }
+  const Var rows = reshape(x, Shape{shape[0], groups, row});
+  const Tensor ones = Tensor::full({row}, 1.0, wide, values.device());
+  const Tensor zeros = Tensor::zeros({row}, wide, values.device());
+  Var y = reshape(layer_norm(rows, Var(ones), Var(zeros), epsilon), shape);
+  std::vector<int64_t> by_channel(static_cast<size_t>(shape.rank()) - 1, 1);
+  by_channel[0] = C;
+  if (gamma) y = mul(y, reshape(gamma, Shape(by_channel)));
+  if (beta) y = add(y, reshape(beta, Shape(by_channel)));
+  return y;
 }
 
 }  // namespace zg

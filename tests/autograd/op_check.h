@@ -29,15 +29,9 @@ inline Tensor indices(const std::vector<int64_t>& values, const Shape& shape) {
 inline std::vector<double> values_of(const Var& x) { return x.value().to_doubles(); }
 
 /// Beginnings of names of fused ops that have no second derivative.
-inline const char* const first_only[] = {"attention",
-                                         "feed_forward",
-                                         "gated_feed_forward",
-                                         "projection_cross_entropy",
-                                         "split_linears",
-                                         "split_sum",
-                                         "conv",
-                                         "avg_pool",
-                                         "max_pool"};
+inline const char* const first_only[] = {
+    "attention", "feed_forward", "gated_feed_forward", "projection_cross_entropy", "split_linears",
+    "split_sum", "max_pool"};
 
 /// Whether the gradients of grad() by other ops are those of backward. False if an op has no second
 /// derivative.
