@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 
 def commit():
@@ -116,19 +117,22 @@ def percentile(values, percent):
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
 
 
-def drive_rates(folder, mebibytes=4096):
-    """Returns the (write, read) rates of the drive of `folder` in bytes per second, with O_DIRECT
-    and requests of 4 MiB."""
+def drive_rates(folder, mebibytes=4096, requests=8):
+    """Returns the (write, read) rates of the drive of `folder` in bytes per second, with O_DIRECT and `requests`
+    requests of 4 MiB at a time, each from a program of its own."""
     path = os.path.join(folder, "rate")
+    share = mebibytes // 4 // requests
     seconds = []
     try:
-        for arguments in (["if=/dev/zero", f"of={path}", "oflag=direct"],
-                          [f"if={path}", "of=/dev/null", "iflag=direct"]):
-            output = subprocess.run(["dd", "bs=4M", f"count={mebibytes // 4}", *arguments],
-                                    capture_output=True, text=True, check=True,
-                                    env={**os.environ, "LC_ALL": "C"}).stderr
-            seconds.append(float(re.search(r", ([0-9.e-]+) s,", output).group(1)))
+        for name, place, flags in (("of", "seek", ["if=/dev/zero", "oflag=direct", "conv=notrunc"]),
+                                   ("if", "skip", ["of=/dev/null", "iflag=direct"])):
+            start = time.monotonic()
+            programs = [subprocess.Popen(["dd", "bs=4M", f"count={share}", f"{name}={path}", f"{place}={i * share}",
+                                          *flags], stderr=subprocess.DEVNULL) for i in range(requests)]
+            if any([program.wait() for program in programs]):
+                sys.exit(f"dd could not move {mebibytes} MiB in {folder}; try another folder")
+            seconds.append(time.monotonic() - start)
     finally:
         if os.path.exists(path):
             os.unlink(path)
-    return tuple((mebibytes << 20) / time for time in seconds)
+    return tuple((4 * share * requests << 20) / taken for taken in seconds)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A GPT in PyTorch, written as in minGPT and nanoGPT. Measures the time of a training step, or of generating
-tokens with a cache of keys and values. Prints JSON.
+tokens with a cache of keys and values. Prints JSON. With --compile, torch.compile compiles the forward pass with the
+loss; the compilation is part of the warm-up.
 
 The model is the same as zerograd's, with a tied head and without dropout. It uses PyTorch's fused functions:
 the tanh form of GELU in one call (with --gelu minGPT, minGPT's own formula, which is slower), and, where this
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-SIZES = {"gpt-nano": (3, 3, 48), "gpt-mini": (6, 6, 192), "gpt2": (12, 12, 768), "gpt2-xl": (48, 25, 1600)}
+SIZES = {"gpt-nano": (3, 3, 48), "gpt-micro": (4, 4, 128), "gpt-mini": (6, 6, 192), "gpt2": (12, 12, 768), "gpt2-xl": (48, 25, 1600)}
 
 
 class Block(nn.Module):
@@ -97,12 +98,14 @@ def step_times(flags):
     optimizer = optimizer_of(model)
     shape = flags.batch_size, flags.block_size
     ids, targets = (torch.randint(0, flags.vocab_size, shape) for _ in range(2))
+    forward = torch.compile(model) if flags.compile else model
 
     def step():
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=flags.precision == "bf16"):
-            loss = model(ids, targets)
+            loss = forward(ids, targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return loss.item()
 
@@ -133,8 +136,7 @@ def generate_times(flags):
             ids.tolist()
             if repeat > 0:  # repeat 0 is the warm-up
                 (tokens if token else prefills).append(time.perf_counter() - start)
-    return {"tokens": flags.batch_size, "prefill": measured.summary(prefills),
-            **measured.summary(tokens)}
+    return {"tokens": flags.batch_size, "prefill": measured.summary(prefills), "decode": measured.summary(tokens)}
 
 
 def main():
@@ -142,6 +144,7 @@ def main():
     parser.add_argument("work", choices=("step", "generate"))
     parser.add_argument("--model", choices=SIZES, default="gpt2")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--gelu", choices=("tanh", "minGPT"), default="tanh")
     for name, value in {"vocab-size": 50257, "block-size": 1024, "batch-size": 1, "threads": 1,
                         "warm-up": 2, "steps": 3, "prompt": 128, "tokens": 128,

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Parts of a step in PyTorch: products of matrices, causal attention forward and backward, AdamW.
 Prints JSON.
-usage: ops.py gemm|attention|grouped-attention|adamw [--threads N]"""
+usage: ops.py gemm|onednn|attention|grouped-attention|adamw [--precision f32|bf16] [--threads N]
+
+gemm is torch.mm, which calls MKL in f32. onednn calls oneDNN's product of NT operands, as compiled inference does."""
 import argparse
 import math
 import time
@@ -10,8 +12,10 @@ import measured
 import torch
 from torch.nn import functional as F
 
-GEMM = [(1024, 768, 768), (1024, 3072, 768), (1024, 768, 3072), (512, 50257, 768),
-        (2048, 2048, 2048), (64, 48, 48)]
+# The cases of `bench kernels` with more than one row: the operand that is transposed (N: neither), M, N, K.
+GEMM = [("NT", 1024, 768, 768), ("NN", 1024, 768, 768), ("TN", 768, 768, 1024), ("NT", 1024, 3072, 768),
+        ("NT", 1024, 768, 3072), ("NN", 1024, 768, 3072), ("TN", 768, 3072, 1024), ("NT", 512, 50257, 768),
+        ("NN", 2048, 2048, 2048), ("NT", 64, 48, 48), ("NT", 704, 48, 48), ("NT", 704, 192, 48), ("TN", 48, 192, 704)]
 
 
 def effort(run, seconds=0.3):
@@ -30,15 +34,20 @@ def effort(run, seconds=0.3):
     return {**found, "median_s": found["median_s"] / calls, "best_s": found["best_s"] / calls}
 
 
-def gemm():
+def gemm(dtype, is_onednn):
     rows = []
-    for name, dtype in ("f32", torch.float32), ("bf16", torch.bfloat16):
-        for M, N, K in GEMM:
-            a, b = torch.randn(M, K).to(dtype), torch.randn(N, K).to(dtype)
-            out = torch.empty(M, N, dtype=dtype)
-            with torch.no_grad():
-                rows.append({"shape": f"{M}x{N}x{K}", "dtype": name,
-                             **effort(lambda: torch.mm(a, b.t(), out=out))})
+    for kind, M, N, K in GEMM:
+        if is_onednn and kind != "NT":
+            continue
+        a = torch.randn(K, M).to(dtype).t() if kind[0] == "T" else torch.randn(M, K).to(dtype)
+        b = torch.randn(N, K).to(dtype).t() if kind[1] == "T" else torch.randn(K, N).to(dtype)
+        out = torch.empty(M, N, dtype=dtype)
+        product = ((lambda: torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")) if is_onednn else
+                   (lambda: torch.mm(a, b, out=out)))
+        with torch.no_grad():
+            rows.append({"case": f"matmul {kind}", "shape": f"{M}x{N}x{K}",
+                         "dtype": "f32" if dtype == torch.float32 else "bf16",
+                         **effort(product)})
     return {"rows": rows}
 
 
@@ -77,10 +86,13 @@ def adamw(numel=100_000_000):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    works = {"gemm": gemm, "attention": attention, "grouped-attention": grouped_attention, "adamw": adamw}
+    works = {"gemm": lambda: gemm(dtype, False), "onednn": lambda: gemm(dtype, True), "attention": attention,
+             "grouped-attention": grouped_attention, "adamw": adamw}
     parser.add_argument("work", choices=works)
+    parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument("--threads", type=int, default=1)
     flags = parser.parse_args()
+    dtype = torch.float32 if flags.precision == "f32" else torch.bfloat16
     torch.manual_seed(0)
     torch.set_num_threads(flags.threads)
     measured.report(works[flags.work]())

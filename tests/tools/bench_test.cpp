@@ -254,6 +254,14 @@ TEST_CASE("bench step names the optimizer whose update it times") {
   }
 }
 
+TEST_CASE("bench step adds adapters to random weights, without a folder of weights") {
+  const Outcome outcome = checked(
+      zerograd("bench step --model-type llama --n-layer 2 --n-head 2 --n-embd 32 --vocab-size 65 "
+               "--block-size 8 --batch-size 1 --steps 1 --warm-up 0 --threads 1 --lora 2 "
+               "--lora-targets all-linear"));
+  CHECK(contains(outcome.out, "| step | 2 blocks, width 32, 65 tokens; B1 T8 | f32 | 1 | "));
+}
+
 TEST_CASE(
     "bench generate reports the prompt (prefill) and the tokens after it (decode) separately") {
   const TemporaryFolder folder;

@@ -127,6 +127,7 @@ struct BenchStepOptions {
 bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options) {
   TrainOptions& train = options.train;
   train.data.source = "random tokens";
+  train.only_planned = true;  // adapters need no weights: they are added to random ones
   train.model.block_size = 128;
   train.model.vocabulary = 50257;
   CommandLine line = {
