@@ -233,6 +233,12 @@ ZG_API Tensor arange(int64_t begin, int64_t end, DType dtype, const Device& devi
 /// same value on every device; rounded to a floating dtype.
 ZG_API Tensor randn(const Shape& shape, uint64_t seed, const std::string& name, DType dtype,
                     const Device& device);
+/// The values of a parameter of this name and whole shape (Init, parameter.h), rounded to a dtype.
+ZG_API Tensor initial_values(const Init& init, const Shape& shape, uint64_t seed,
+                             const std::string& name, DType dtype, const Device& device);
+/// Normal values between a and b: torch.nn.init.trunc_normal_. ConfigError unless std > 0, a < b.
+ZG_API Tensor truncated_normal(const Shape& shape, uint64_t seed, const std::string& name,
+                               const TruncatedNormal& limits, DType dtype, const Device& device);
 /// The same for numbers uniform in [low, high), which may round to `high`; 1 with probability p,
 /// else 0; whole numbers in [low, high); and the numbers 0 to count - 1 in random order, i64.
 /// ConfigError unless 0 <= p <= 1, low < high.
@@ -244,6 +250,14 @@ ZG_API Tensor randint(const Shape& shape, int64_t low, int64_t high, uint64_t se
                       const std::string& name, DType dtype, const Device& device);
 ZG_API Tensor permutation(int64_t count, uint64_t seed, const std::string& name,
                           const Device& device);
+/// torch.multinomial: indices of categories, i64 [num_samples] or [rows, num_samples], drawn with
+/// probabilities in proportion to the floating weights `input` [categories] or [rows, categories];
+/// without replacement in the order of drawing. An index depends on seed, name, the weights of its
+/// row and its place. The host waits for the weights. ConfigError if a weight is negative, infinite
+/// or NaN, if a row's sum is 0, if num_samples < 1, or if fewer weights than that are above 0
+/// without replacement. A meta device has no weights: only shapes are checked.
+ZG_API Tensor multinomial(const Tensor& input, int64_t num_samples, bool replacement, uint64_t seed,
+                          const std::string& name);
 /// `count` numbers at equal distances from begin to end, both included: torch.linspace.
 ZG_API Tensor linspace(double begin, double end, int64_t count, DType dtype, const Device& device);
 /// 1 where j = i, else 0.

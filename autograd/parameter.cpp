@@ -1,37 +1,9 @@
 #include "zerograd/autograd/parameter.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numbers>
-
-#include "zerograd/runtime/portable_math.h"
-#include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
-
-// 52 random bits plus half a step: never 0, because the logarithm of 0 is infinite.
-double open_uniform(uint32_t high, uint32_t low) {
-  const uint64_t bits = ((uint64_t{high} << 32) | low) >> 12;
-  return (static_cast<double>(bits) + 0.5) * 0x1p-52;
-}
-
-/// The values of elements 2 pair and 2 pair + 1: standard normal, or uniform in (-1, 1).
-struct Pair {
-  double values[2];
-};
-
-Pair standard_values(Init::Kind kind, uint64_t seed, uint64_t name, uint64_t pair) {
-  const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
-  const auto high = [](uint64_t x) { return static_cast<uint32_t>(x >> 32); };
-  const Philox::Block words = Philox::block({low(pair), high(pair), low(name), high(name)}, seed);
-  const double u = open_uniform(words[0], words[1]), v = open_uniform(words[2], words[3]);
-  if (kind == Init::Kind::uniform) return {{2.0 * u - 1.0, 2.0 * v - 1.0}};
-  const double radius = std::sqrt(-2.0 * portable::log(u));
-  const double angle = 2.0 * std::numbers::pi * v;
-  return {{radius * portable::cos(angle), radius * portable::sin(angle)}};
-}
 
 void check_slice(const std::string& name, const Shape& shape, const Shape& whole,
                  const Slice& slice) {
@@ -46,32 +18,6 @@ void check_slice(const std::string& name, const Shape& shape, const Shape& whole
 }
 
 }  // namespace
-
-void initialise(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
-                std::span<float> values) {
-  if (init.kind == Init::Kind::zeros || init.kind == Init::Kind::ones) {
-    for (float& value : values) value = init.kind == Init::Kind::ones ? 1.0f : 0.0f;
-    return;
-  }
-  const uint64_t hash = hash_name(name.c_str());
-  const uint64_t first = static_cast<uint64_t>(begin);
-  for (uint64_t i = 0; i < values.size();) {
-    const uint64_t element = first + i;
-    const Pair pair = standard_values(init.kind, seed, hash, element / 2);
-    for (uint64_t side = element % 2; side < 2 && i < values.size(); ++side, ++i)
-      values[i] = static_cast<float>(double{init.stddev} * pair.values[side]);
-  }
-}
-
-void initialise(const Init& init, uint64_t seed, const std::string& name, const Slice& slice,
-                int64_t begin, std::span<float> values) {
-  for (size_t done = 0; done < values.size();) {
-    const int64_t element = begin + static_cast<int64_t>(done);
-    const auto count = std::min(values.size() - done, static_cast<size_t>(slice.run_left(element)));
-    initialise(init, seed, name, slice.whole_index(element), values.subspan(done, count));
-    done += count;
-  }
-}
 
 const Unit& ParameterStore::unit(const std::string& name) {
   if (!unit_names_.insert(name).second)
@@ -101,7 +47,7 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
     raise<ShapeError>("add: parameter '{}' {} is a hidden matrix; expected rank 2", name, shape);
   parameters_.emplace_back(new Parameter{.name = name,
                                          .shape = shape,
-                                         .init = init,
+                                         .init = init.of(name, whole),
                                          .decay = options.decay,
                                          .trainable = options.trainable,
                                          .saved = options.saved,

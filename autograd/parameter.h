@@ -14,26 +14,81 @@
 
 namespace zg {
 
+/// A normal distribution between two limits, which may be infinite: torch.nn.init.trunc_normal_.
+struct TruncatedNormal {
+  double mean = 0.0, std = 1.0, a = -2.0, b = 2.0;
+};
+
+/// The numbers of inputs and outputs of a weight [out, in, ...]: `in` and `out` are the elements
+/// for each output and each input, `mean` is the mean of both.
+enum class Fan : uint8_t { none, in, out, mean };
+
+enum class Nonlinearity : uint8_t { linear, sigmoid, tanh, relu, leaky_relu, selu };
+/// torch.nn.init.calculate_gain; `slope`: of leaky_relu for negative numbers.
+ZG_API double calculate_gain(Nonlinearity nonlinearity, double slope = 0.01);
+
+/// He et al. 2015, arXiv:1502.01852: a standard deviation of gain / sqrt(fan).
+struct Kaiming {
+  double a = 0.0;  ///< the slope of leaky_relu
+  Fan mode = Fan::in;
+  Nonlinearity nonlinearity = Nonlinearity::leaky_relu;
+  double gain() const { return calculate_gain(nonlinearity, a); }
+};
+
 /// The initial values of a parameter. Element i is a function of (seed, parameter name, i) alone,
-/// so a rank can initialise its shard without the other shards.
-struct Init {
-  enum class Kind : uint8_t { zeros, ones, normal, uniform };
+/// and of the shape of the whole parameter, so a rank can initialise its shard without the other
+/// shards. Only orthogonal values depend on each other: a rank computes the whole matrix in f64 on
+/// the host and takes its shard. That takes 8 bytes for each element while it runs, and 2 n^2 m
+/// operations for a matrix of n x m, n <= m.
+struct ZG_API Init {
+  enum class Kind : uint8_t { zeros, ones, normal, uniform, truncated_normal, orthogonal };
   Kind kind = Kind::zeros;
-  float stddev = 0.0f;  ///< uniform: the bound b of U(-b, b)
+  double stddev = 0.0;  ///< uniform: the bound b of U(-b, b); orthogonal: the gain
+  Fan fan = Fan::none;  ///< the square root of this number divides stddev
+  TruncatedNormal truncated = {};
+  Shape whole = {};  ///< orthogonal: the shape of the whole parameter
+  std::shared_ptr<const std::vector<float>> values = {};  ///< orthogonal: after prepared()
 
   static Init zeros() { return {}; }
-  static Init ones() { return {Kind::ones, 0.0f}; }
-  static Init normal(float stddev) { return {Kind::normal, stddev}; }
-  static Init uniform(float bound) { return {Kind::uniform, bound}; }
+  static Init ones() { return {Kind::ones}; }
+  static Init normal(float stddev) { return {Kind::normal, double{stddev}}; }
+  static Init uniform(float bound) { return {Kind::uniform, double{bound}}; }
+  /// ConfigError unless std > 0 and a < b.
+  static Init truncated_normal(const TruncatedNormal& limits);
+  // As the functions of torch.nn.init. The parameter has rank 2 or more, otherwise add() throws a
+  // ShapeError.
+  static Init xavier_uniform(double gain = 1.0) { return {Kind::uniform, sqrt3 * gain, Fan::mean}; }
+  static Init xavier_normal(double gain = 1.0) { return {Kind::normal, gain, Fan::mean}; }
+  static Init kaiming_uniform(const Kaiming& k = {}) {
+    return {Kind::uniform, sqrt3 * k.gain(), k.mode};
+  }
+  static Init kaiming_normal(const Kaiming& k = {}) { return {Kind::normal, k.gain(), k.mode}; }
+  /// Orthonormal rows or columns, whichever are fewer, times the gain. Axes from the second on are
+  /// one axis. Saxe et al. 2013, arXiv:1312.6120.
+  static Init orthogonal(double gain = 1.0) { return {Kind::orthogonal, gain}; }
+
+  /// The same for a parameter of this whole shape, as ParameterStore::add() keeps it: without `fan`
+  /// and with `whole`. ShapeError if it needs rank 2 or more.
+  Init of(const std::string& name, const Shape& whole) const;
+  /// Whether the values depend on each other, so that a range needs all of them.
+  bool is_computed_whole() const;
+
+ private:
+  static constexpr double sqrt3 = 1.7320508075688772;
 };
 
 /// Writes elements [begin, begin + values.size()) of a parameter named `name`. Normal values come
 /// from Philox (key: seed; counter: element / 2, hash_name(name)) by the transform of Box, Muller
 /// 1958, "A note on the generation of random normal deviates", in double, rounded once: r cos(2 pi
 /// v) for even elements and r sin(2 pi v) for odd ones, r = stddev sqrt(-2 ln u). Uniform values
-/// are b (2 u - 1) for even elements and b (2 v - 1) for odd ones.
+/// are b (2 u - 1) for even elements and b (2 v - 1) for odd ones. Truncated values are the first
+/// that a test of (u, v) accepts, with another key for each attempt. ConfigError if the values
+/// depend on a shape that Init::of() was not told.
 ZG_API void initialise(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
                        std::span<float> values);
+/// The same initial values, with all of them in memory if is_computed_whole(): for a caller that
+/// writes several ranges.
+ZG_API Init prepared(const Init& init, uint64_t seed, const std::string& name);
 
 struct Unit;
 

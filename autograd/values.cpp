@@ -242,18 +242,23 @@ WeightSource initial_weights(const ParameterStore& store, uint64_t seed) {
   WeightSource weights{.path = "initial values"};
   for (const auto& parameter : store.parameters())
     weights.shapes.emplace(parameter->name, parameter->whole);
+  using Range = std::optional<std::vector<float>>;
   weights.read_range = [&store, seed](const std::string& name, int64_t begin, int64_t count) {
+    const Init& init = store.find(name)->init;
+    if (init.is_computed_whole()) return Range();
     std::vector<float> values(static_cast<size_t>(count));
-    initialise(store.find(name)->init, seed, name, begin, values);
-    return std::optional(std::move(values));
+    initialise(init, seed, name, begin, values);
+    return Range(std::move(values));
   };
   weights.read_part = [&store, seed](const std::string& name, const Slice& slice) {
     std::vector<float> values(static_cast<size_t>(slice.numel()));
     initialise(store.find(name)->init, seed, name, slice, 0, values);
     return values;
   };
-  weights.read = [range = weights.read_range, &store](const std::string& name) {
-    return *range(name, 0, store.find(name)->whole.numel());
+  weights.read = [&store, seed](const std::string& name) {
+    std::vector<float> values(static_cast<size_t>(store.find(name)->whole.numel()));
+    initialise(store.find(name)->init, seed, name, 0, values);
+    return values;
   };
   return weights;
 }

@@ -40,7 +40,7 @@ Linear::Linear(Module* parent, const std::string& name, const LinearConfig& conf
   check_size("linear", this->name(), "in", config.in);
   check_size("linear", this->name(), "out", config.out);
   const Shape shape{config.out, config.in};
-  const Init init = Init::normal(config.stddev);
+  const Init init = config.init.value_or(Init::normal(config.stddev));
   be_unit();
   const ParallelStore& store = root();
   const std::string weight_name = this->name() + ".weight", bias_name = this->name() + ".bias";

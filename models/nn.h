@@ -94,9 +94,10 @@ struct LinearConfig {
   int64_t in = 0, out = 0;
   bool bias = true;
   Split split = Split::none;
-  float stddev = 0.02f;  ///< of the initial weights; biases start as 0
-  int64_t blocks = 1;    ///< with Split::out: as in ParallelStore::rows
-  bool hidden = true;    ///< false: the last layer of a model, no Parameter::hidden_matrix
+  float stddev = 0.02f;           ///< of the initial weights; biases start as 0
+  std::optional<Init> init = {};  ///< other initial weights: Init::kaiming_uniform()
+  int64_t blocks = 1;             ///< with Split::out: as in ParallelStore::rows
+  bool hidden = true;             ///< false: the last layer of a model, no Parameter::hidden_matrix
 };
 
 /// y = x weight^T + bias; NAME.weight [out, in], NAME.bias [out]. A layer that a target of

@@ -5,7 +5,6 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
-#include "zerograd/autograd/parameter.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/text/format.h"
@@ -57,13 +56,6 @@ Tensor arange(int64_t begin, int64_t end, DType dtype, const Device& device) {
   std::vector<int64_t> numbers(static_cast<size_t>(end - begin));
   std::iota(numbers.begin(), numbers.end(), begin);
   return cast(Var(Tensor::from(numbers, {end - begin}, device)), dtype).value();
-}
-
-Tensor randn(const Shape& shape, uint64_t seed, const std::string& name, DType dtype,
-             const Device& device) {
-  std::vector<float> values(static_cast<size_t>(shape.numel()));
-  initialise(Init::normal(1.0f), seed, name, 0, values);
-  return cast(Var(Tensor::from(values, shape, device)), dtype).value();
 }
 
 Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype) {

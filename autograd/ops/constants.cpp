@@ -4,6 +4,7 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -33,6 +34,28 @@ Tensor converted(const std::vector<T>& values, const Shape& shape, DType dtype,
   return cast(Var(Tensor::from(values, shape, device)), dtype).value();
 }
 
+/// The index of the weight in which a random place lies, where the weights stand side by side.
+void draw_repeatedly(std::span<const double> weights, std::span<const uint64_t> bits, int64_t,
+                     std::vector<int64_t>& samples) {
+  std::vector<double> ends(weights.size());
+  std::partial_sum(weights.begin(), weights.end(), ends.begin());
+  const auto last = std::ranges::lower_bound(ends, ends.back());  // others after it are 0
+  for (const uint64_t x : bits)
+    samples.push_back(std::upper_bound(ends.begin(), last, fraction(x) * ends.back()) -
+                      ends.begin());
+}
+
+/// The first of exponential times of arrival, whose rates are the weights (Efraimidis, Spirakis
+/// 2006, "Weighted random sampling with a reservoir").
+void draw_once(std::span<const double> weights, std::span<const uint64_t> bits, int64_t count,
+               std::vector<int64_t>& samples) {
+  std::vector<std::pair<double, int64_t>> times;
+  for (size_t i = 0; i < weights.size(); ++i)
+    if (weights[i] > 0) times.emplace_back(-portable::log1p(-fraction(bits[i])) / weights[i], i);
+  std::ranges::partial_sort(times, times.begin() + count);
+  for (int64_t i = 0; i < count; ++i) samples.push_back(times[static_cast<size_t>(i)].second);
+}
+
 }  // namespace
 
 Tensor linspace(double begin, double end, int64_t count, DType dtype, const Device& device) {
@@ -52,6 +75,24 @@ Tensor eye(int64_t rows, int64_t columns, DType dtype, const Device& device) {
 
 Tensor full_like(const Tensor& x, double value) {
   return Tensor::full(operand("full_like", "x", Var(x)).shape(), value, x.dtype(), x.device());
+}
+
+Tensor initial_values(const Init& init, const Shape& shape, uint64_t seed, const std::string& name,
+                      DType dtype, const Device& device) {
+  std::vector<float> values(static_cast<size_t>(shape.numel()));
+  initialise(init.of(name, shape), seed, name, 0, values);
+  return converted(values, shape, dtype, device);
+}
+
+Tensor randn(const Shape& shape, uint64_t seed, const std::string& name, DType dtype,
+             const Device& device) {
+  return initial_values(Init::normal(1.0f), shape, seed, name, dtype, device);
+}
+
+Tensor truncated_normal(const Shape& shape, uint64_t seed, const std::string& name,
+                        const TruncatedNormal& limits, DType dtype, const Device& device) {
+  return initial_values(Init::truncated_normal(limits), shape, seed, "truncated_normal " + name,
+                        dtype, device);
 }
 
 Tensor uniform(const Shape& shape, uint64_t seed, const std::string& name, double low, double high,
@@ -93,6 +134,42 @@ Tensor permutation(int64_t count, uint64_t seed, const std::string& name, const 
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](int64_t i) { return keys[static_cast<size_t>(i)]; });
   return Tensor::from(order, {count}, device);
+}
+
+Tensor multinomial(const Tensor& input, int64_t num_samples, bool replacement, uint64_t seed,
+                   const std::string& name) {
+  const Shape shape = floating_operand("multinomial", "input", Var(input)).shape();
+  if (shape.rank() < 1 || shape.rank() > 2)
+    refuse_shape("multinomial", "input", shape, "rank 1 or 2");
+  const int64_t categories = shape[-1], rows = shape.rank() == 2 ? shape[0] : 1;
+  if (num_samples < 1 || categories < 1 || (!replacement && num_samples > categories))
+    raise<ConfigError>(
+        "multinomial: num_samples is {}, input is {}; expected 1 or more of both, and at most as "
+        "many samples as categories without replacement",
+        num_samples, shape);
+  const Shape drawn = shape.with(-1, num_samples);
+  const int64_t draws = replacement ? drawn.numel() : shape.numel();
+  if (input.device().type() == Device::Type::meta)
+    return Tensor::empty(drawn, DType::i64, input.device());
+  const std::vector<double> weights = input.to_doubles();
+  const std::vector<uint64_t> bits = random_bits("multinomial", seed, name, draws);
+  const auto part_of = [rows](const auto& all, int64_t row) {
+    const size_t each = all.size() / static_cast<size_t>(rows);
+    return std::span(all).subspan(static_cast<size_t>(row) * each, each);
+  };
+  std::vector<int64_t> samples;
+  for (int64_t row = 0; row < rows; ++row) {
+    const std::span<const double> w = part_of(weights, row);
+    const auto above = std::ranges::count_if(w, [](double x) { return x > 0; });
+    if (above < (replacement ? 1 : num_samples) ||
+        !std::ranges::all_of(w, [](double x) { return x >= 0 && std::isfinite(x); }))
+      raise<ConfigError>(
+          "multinomial: row {} of input has {} weights above 0; expected {} or more, and none that "
+          "is negative, infinite or NaN",
+          row, above, replacement ? 1 : num_samples);
+    (replacement ? draw_repeatedly : draw_once)(w, part_of(bits, row), num_samples, samples);
+  }
+  return Tensor::from(samples, drawn, input.device());
 }
 
 }  // namespace zg

@@ -131,6 +131,32 @@ TEST_CASE("initial masters depend on seed, name and element, at any compute dtyp
   }
 }
 
+TEST_CASE("ranks of any number begin with the same weights, orthogonal ones too") {
+  struct Weights {
+    ParameterStore store;
+    const Unit& unit = store.unit("unit");
+    const Parameter& odd = store.add(unit, "odd", {3}, Init::truncated_normal({}));
+    const Parameter& square = store.add(unit, "square", {9, 9}, Init::orthogonal());
+    const Parameter& kernel = store.add(unit, "kernel", {4, 3, 3}, Init::kaiming_uniform());
+    const Parameter& gain = store.add(unit, "gain", {5, 7}, Init::xavier_normal(2));
+  };
+  const Weights whole;
+  const Engine expected(whole.store, Device::cpu(), {.seed = 11});
+  for (const auto& parameter : whole.store.parameters()) {
+    std::vector<float> values(static_cast<size_t>(parameter->shape.numel()));
+    initialise(*parameter, 11, 0, values);
+    CHECK(expected.read(*parameter, State::master) == values);
+  }
+  for (const int ranks : {2, 3})
+    for (const int stage : {0, 3}) {
+      run_local(ranks, [&](Communicator& comm, const Device& device) {
+        const Weights weights;
+        const Engine engine(weights.store, comm, device, {.stage = stage, .seed = 11});
+        if (engine.parameter_hash() != expected.parameter_hash()) throw Error("other weights");
+      });
+    }
+}
+
 TEST_CASE("a step with an infinite or NaN gradient changes nothing and names the tensor") {
   for (DType compute : {DType::f32, DType::bf16, DType::f16})
     for (float bad : {INFINITY, -INFINITY, NAN}) {
