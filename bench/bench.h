@@ -233,5 +233,9 @@ ZG_API Explanation explain(const Conditions& as_is, const Trials& make,
                            const ReportOptions& options = {});
 /// The Markdown table that `zerograd bench kernels --explain` prints.
 ZG_API std::string table_of(const Explanation& explanation);
+/// A row for each kernel and cause: the row of json() without samples, "cause", "changed"
+/// ("without" the cause or "with" it), the table's columns, "share"; null beside other programs.
+ZG_API std::string json_of(const std::vector<Explanation>& explanations);
+ZG_API std::string csv_of(const std::vector<Explanation>& explanations);
 
 }  // namespace zg::bench

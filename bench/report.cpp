@@ -363,24 +363,8 @@ Json circumstances() {
           {"load", getloadavg(&load, 1) == 1 ? Json(load) : Json(nullptr)}};
 }
 
-}  // namespace
-
-std::string json(const std::vector<Report>& reports) {
-  require_one_kind("json", reports);
-  const Device& device = reports.front().device();
-  const Json machine = device.type() == Device::Type::cpu
-                           ? machine_json()
-                           : Json::object({{"device", device.description()}});
-  Json limits = Json::array(), rows = Json::array();
-  for (const Report& report : reports) limits.push_back(json_of(report));
-  for (const Row* row : measured_rows(reports)) rows.push_back(json_of(*row));
-  return Json{{"schema", 1},        {"bench", "kernels"}, {"measured", circumstances()},
-              {"machine", machine}, {"limits", limits},   {"rows", rows}}
-      .dump(1);
-}
-
-std::string csv(const std::vector<Report>& reports) {
-  Json record = Json::parse(json(reports));
+// The rows of a record, each with the parts that all have.
+std::string rows_as_csv(Json record) {
   const auto line_of_cells = [](const Json& cells) {
     std::string line;
     for (const Json& cell : cells) {
@@ -399,9 +383,9 @@ std::string csv(const std::vector<Report>& reports) {
   std::string text;
   for (Json& row : record["rows"]) {
     std::string samples;
-    for (const Json& sample : row["samples_s"])
+    for (const Json& sample : row.value("samples_s", Json::array()))
       samples += (samples.empty() ? "" : " ") + sample.dump();
-    row["samples_s"] = samples;
+    if (row.contains("samples_s")) row["samples_s"] = samples;
     for (const char* part : {"measured", "machine"}) row.update(record[part]);
     Json names = Json::array();
     for (const auto& [name, value] : row.items()) names.push_back(name);
@@ -409,6 +393,53 @@ std::string csv(const std::vector<Report>& reports) {
     text += line_of_cells(row);
   }
   return text;
+}
+
+}  // namespace
+
+std::string json(const std::vector<Report>& reports) {
+  require_one_kind("json", reports);
+  const Device& device = reports.front().device();
+  const Json machine = device.type() == Device::Type::cpu
+                           ? machine_json()
+                           : Json::object({{"device", device.description()}});
+  Json limits = Json::array(), rows = Json::array();
+  for (const Report& report : reports) limits.push_back(json_of(report));
+  for (const Row* row : measured_rows(reports)) rows.push_back(json_of(*row));
+  return Json{{"schema", 1},        {"bench", "kernels"}, {"measured", circumstances()},
+              {"machine", machine}, {"limits", limits},   {"rows", rows}}
+      .dump(1);
+}
+
+std::string csv(const std::vector<Report>& reports) {
+  return rows_as_csv(Json::parse(json(reports)));
+}
+
+std::string json_of(const std::vector<Explanation>& explanations) {
+  Json rows = Json::array();
+  for (const Explanation& explanation : explanations)
+    for (const Influence& influence : explanation.influences) {
+      const Change& change = influence.change;
+      Json& row = rows.emplace_back(json_of(explanation.row));
+      row.erase("samples_s");  // compare() takes no such row for a measurement
+      row.update({{"cause", name_of(influence.cause)},
+                  {"changed", influence.is_removed ? "without" : "with"},
+                  {"time", change.ratio},
+                  {"low", change.low},
+                  {"high", change.high},
+                  {"verdict", name_of(change.verdict)},
+                  {"share", row["percent_of_limit"].is_null() ? Json() : Json(influence.share)}});
+    }
+  return Json{{"schema", 1},
+              {"bench", "explain"},
+              {"measured", circumstances()},
+              {"machine", machine_json()},
+              {"rows", rows}}
+      .dump(1);
+}
+
+std::string csv_of(const std::vector<Explanation>& explanations) {
+  return rows_as_csv(Json::parse(json_of(explanations)));
 }
 
 void write_csv(const std::string& path, const std::vector<Report>& reports) {

@@ -155,12 +155,28 @@ TEST_CASE("bench kernels --shape measures an op at extents of the user's, and --
   check_refused("bench roofline " + csv, 5, csv);
   const std::string explained =
       checked(zerograd("bench kernels --explain --threads 1 --seconds 0 --limits off --filter f32 "
-                       "--shape matmul:24,40,56"))
+                       "--shape matmul:24,40,56 --json " +
+                       (folder / "causes.json") + " --csv " + csv))
           .out;
   for (const char* row :
        {"\n| small pages | with | ", "\n| a tail beside whole vectors | without |"})
     CHECK_MESSAGE(contains(explained, row), row, " is not in ", explained);
-  check_refused("bench kernels --explain --csv " + csv, 2, "--csv: expected no --explain");
+  const auto causes = nlohmann::json::parse(read_file(folder / "causes.json"));
+  CHECK(causes.at("bench") == "explain");
+  size_t of_tail = 0;
+  for (const auto& row : causes.at("rows")) {
+    const std::string line =
+        fmt::format("| {} | {} | {:.3f} | {:.3f} - {:.3f} |", row.at("cause").get<std::string>(),
+                    row.at("changed").get<std::string>(), row.at("time").get<double>(),
+                    row.at("low").get<double>(), row.at("high").get<double>());
+    CHECK_MESSAGE(contains(explained, line), line, " is not in ", explained);
+    CHECK(row.at("share").is_null());  // without limits
+    of_tail += row.at("cause") == "a tail beside whole vectors";
+  }
+  CHECK(of_tail == 1);
+  CHECK(count_of(read_file(csv), "\n") == causes.at("rows").size() + 1);
+  CHECK(contains(read_file(csv), ",cause,changed,time,low,high,verdict,share,date,"));
+  check_refused("bench roofline " + (folder / "causes.json"), 5, "causes.json");
   check_refused("bench kernels --shape matmull:3", 2, "did you mean matmul?");
   check_refused("bench kernels --shape matmul:1,2,3,4,5,6", 2,
                 "--shape matmul: expected 1 to 5 extents as in 1024,768,768,0,1");

@@ -9,6 +9,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
@@ -134,12 +135,15 @@ int bench_kernels(const std::vector<std::string>& arguments) {
   if (explains) {
     if (type != Device::Type::cpu)
       raise<Unsupported>("--explain: expected --device cpu, got {}", name_of(type));
-    refuse_flags(given, {"--json", "--csv"}, "expected no --explain beside it");
+    std::vector<bench::Explanation> all;
     for (const Case& c : cases)
-      for (const int count : threads)
-        show(bench::table_of(bench::explain(bench::conditions_of(c, count, options.effort.cold),
-                                            bench::trials_of(c), options)) +
-             "\n");
+      for (const int count : threads) {
+        all.push_back(bench::explain(bench::conditions_of(c, count, options.effort.cold),
+                                     bench::trials_of(c), options));
+        show(bench::table_of(all.back()) + "\n");
+      }
+    if (!json.empty()) replace_text(json, bench::json_of(all));
+    if (!csv.empty()) replace_text(csv, bench::csv_of(all));
     return 0;
   }
   std::vector<Device> devices;
