@@ -165,6 +165,21 @@ TEST_CASE("a page without steps, with one, and with none that is finite is well-
   CHECK(contains(html, ">not finite<"));
 }
 
+TEST_CASE("each chart of a page has the series of its name, and an origin is beside each setting") {
+  zero::RunPage page{
+      .settings = {{"model", "--seed", "1", "default"}, {"model", "--lr", "2", "flag"}}};
+  page.runs.emplace_back().add(record_at(0, 2.5));
+  const std::string html = checked_page(page);
+  for (const auto& [name, value] : {std::pair<std::string, std::string>{"loss", "2.5"},
+                                    {"norm", "1"},
+                                    {"rate", "0.001"},
+                                    {"throughput", "1000"}})
+    CHECK(contains(html, "id=\"" + name + "\" data-points=\"0,1," + value + "," + value + "," +
+                             value + ";\""));
+  CHECK(contains(html, "<tr class=\"default\"><th>--seed</th><td>1</td><td>default</td>"));
+  CHECK(contains(html, "<tr><th>--lr</th><td>2</td><td>flag</td>"));
+}
+
 TEST_CASE("a page shows memory by purpose, its peak to the byte, and each rank's bytes by space") {
   MemoryRow row{.step = 0,
                 .at = StepPoint::before_forward,

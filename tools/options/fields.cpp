@@ -118,6 +118,13 @@ bool is_alternative(const Field& field) {
   });
 }
 
+// Where a run is, and flags that help does not list unless they are given, are no settings.
+bool is_setting(const Field& field, const TrainOptions& options) {
+  const bool is_listed = field.is_stored() || field.flag.make || !field.flag.help.empty();
+  return (is_listed || options.has(field.name())) && field.name() != "--restarted" &&
+         !field.name().starts_with("position.");
+}
+
 }  // namespace
 
 std::string shown_value(const Field& field, const Json& value, const RunSpec& spec) {
@@ -157,7 +164,7 @@ std::vector<zero::ReportSetting> settings_of(const TrainOptions& options, const 
   for (const FieldGroup& group : field_groups()) {
     if (!group.title.empty()) title = group.title;
     for (const Field& field : group.fields) {
-      if (is_alternative(field)) continue;
+      if (is_alternative(field) || !is_setting(field, options)) continue;
       const bool is_resolved = field.location.in_spec != nullptr;
       const Json value = is_resolved ? value_of(field, spec) : value_of(field, options);
       settings.push_back({title, field.name(), shown_value(field, value, spec),
