@@ -34,8 +34,10 @@ ZG_API PickedElements topk(const Var& x, int64_t k, int axis = -1, bool largest 
 /// y[i] = x[0] + ... + x[i] along an axis, in x's dtype, floating | i32 | i64, in one pass. The
 /// order of a sum depends on its length alone.
 ZG_API Var cumsum(const Var& x, int axis);
-/// The largest of x[0] to x[i], and the place of the last of equal ones; NaN counts as largest.
+/// The largest (smallest) of x[0] to x[i], and the place of the last of equal ones, in one pass;
+/// NaN counts as largest (as smallest).
 ZG_API PickedElements cummax(const Var& x, int axis);
+ZG_API PickedElements cummin(const Var& x, int axis);
 /// y[i] = x[0] combined with x[1], ... x[i] along an axis, in log2(extent) passes, which combine
 /// each element about twice. `combine` is associative, and made of ops that work on each place
 /// along the axis alone; an element may be several tensors, with one extent along the axis. The

@@ -365,23 +365,30 @@ Op sort_op(const char* name, int64_t most) {
 }
 
 /// Axis 0 is scanned for columns of neighbours, axis 1 for rows.
-Op cumsum_op(const char* name, int axis) {
-  const auto call = calls(kernels::cumsum, [axis](auto& operands, auto& e) {
-    return CumulativeSum{.x = operands.random({e[0], e[1]}, 1),
-                         .y = operands.zeros({e[0], e[1]}),
-                         .axis = axis,
-                         .reversed = axis == 0};
+Op scan_op(const char* name, ScanOp op, int axis) {
+  const bool sums = op == ScanOp::sum;
+  const auto call = calls(kernels::scan, [=](auto& operands, auto& e) {
+    const Shape shape{e[0], e[1]};
+    return Scan{
+        .op = op,
+        .x = operands.random(shape, 1),
+        .y = sums ? operands.zeros(shape) : Tensor::zeros(shape, DType::i64, operands.device),
+        .axis = axis,
+        .reversed = axis == 0};
   });
-  return {
-      .name = name,
-      .kernels = {{.call = call,
-                   .error =
-                       [axis](DType dtype, const Extents& e) {
-                         return Error{sum_error(dtype, e[static_cast<size_t>(axis)]), 0.0};
-                       }}},
-      .tested = tested_rows,
-      .function = [axis](std::span<const Var> in, const Extents&) { return cumsum(in[0], axis); },
-      .variables = variables_of({{0, 1}})};
+  std::function<Error(DType, const Extents&)> error;  // absent for places, which are exact
+  if (sums)
+    error = [axis](DType dtype, const Extents& e) {
+      return Error{sum_error(dtype, e[static_cast<size_t>(axis)]), 0.0};
+    };
+  return {.name = name,
+          .kernels = {{.call = call, .error = error}},
+          .tested = tested_rows,
+          .function =
+              [=](std::span<const Var> in, const Extents&) {
+                return sums ? cumsum(in[0], axis) : cummax(in[0], axis).values;
+              },
+          .variables = variables_of({{0, 1}})};
 }
 
 }  // namespace
@@ -402,8 +409,10 @@ OpFamily row_ops() {
           reduce_op("max of columns", ReduceOp::max, 1),
           sort_op("top k", 8),
           sort_op("sort", std::numeric_limits<int64_t>::max()),
-          cumsum_op("cumsum of rows", 1),
-          cumsum_op("cumsum of columns", 0)};
+          scan_op("cumsum of rows", ScanOp::sum, 1),
+          scan_op("cumsum of columns", ScanOp::sum, 0),
+          scan_op("cummax of rows", ScanOp::place_of_largest, 1),
+          scan_op("cummax of columns", ScanOp::place_of_largest, 0)};
 }
 
 }  // namespace zg::bench

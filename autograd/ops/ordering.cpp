@@ -26,6 +26,15 @@ Var place_of_largest(const char* op, const Var& x, int axis, bool keep_axis) {
   return keep_axis ? y : squeeze(y, axis);
 }
 
+/// The elements of x at the places of the largest of `keys` so far.
+PickedElements running_largest(const char* op, const Var& x, const Var& keys, int axis) {
+  const Tensor values = floating_operand(op, "x", keys);
+  axis = axis_of(op, values.shape(), axis);
+  const Tensor places = Tensor::empty(values.shape(), DType::i64, values.device());
+  kernels::scan({ScanOp::place_of_largest, values, places, axis}, values.device().compute());
+  return {gather(x, axis, places), places};
+}
+
 Var every_second(const Var& x, int axis, int64_t begin) {
   std::vector<AxisRange> ranges(static_cast<size_t>(x.shape().rank()));
   ranges[static_cast<size_t>(axis)] = {.begin = begin, .step = 2};
@@ -120,32 +129,23 @@ Var argmin(const Var& x, int axis, bool keep_axis) {
 Var cumsum(const Var& x, int axis) {
   const Tensor values = number_operand("cumsum", "x", x), y = empty_like(values);
   axis = axis_of("cumsum", values.shape(), axis);
-  kernels::cumsum({values, y, axis}, y.device().compute());
+  kernels::scan({ScanOp::sum, values, y, axis}, y.device().compute());
   return record(
       "cumsum", {x}, y, {}, axis,
       [](int along, const BackwardPass& pass) {
         const Tensor& dy = pass.gradient_of_output();
         const InputGradient dx(pass, 0, dy.dtype());
-        kernels::cumsum({dy, dx.tensor(), along, /*reversed=*/true}, pass.stream());
+        kernels::scan({ScanOp::sum, dy, dx.tensor(), along, /*reversed=*/true}, pass.stream());
         dx.accumulate();
       },
       [](int along, const Var& dy) { return flip(cumsum(flip(dy, along), along), along); });
 }
 
-PickedElements cummax(const Var& x, int axis) {
-  const Tensor values = floating_operand("cummax", "x", x);
-  axis = axis_of("cummax", values.shape(), axis);
-  std::vector<int64_t> line(static_cast<size_t>(values.shape().rank()), 1);
-  line[static_cast<size_t>(axis)] = values.extent(axis);
-  const Tensor along = arange(0, values.extent(axis), DType::i64, values.device());
-  const Var places = broadcast_to(Var(along.view(Shape(line))), values.shape());
-  const Combine later = [](std::span<const Var> a, std::span<const Var> b) -> std::vector<Var> {
-    const Var is_later = logical_or(greater_equal(b[0], a[0]), isnan(b[0]));
-    const Var largest = where(is_later, b[0], a[0]);
-    return {largest, where(is_later, b[1], a[1])};
-  };
-  const Tensor found = scan({detach(x), places}, axis, later)[1].value();
-  return {gather(x, axis, found), found};
+PickedElements cummax(const Var& x, int axis) { return running_largest("cummax", x, x, axis); }
+
+PickedElements cummin(const Var& x, int axis) {
+  floating_operand("cummin", "x", x);
+  return running_largest("cummin", x, neg(detach(x)), axis);
 }
 
 std::vector<Var> scan(std::span<const Var> x, int axis, const Combine& combine, bool reversed) {

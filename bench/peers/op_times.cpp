@@ -53,6 +53,8 @@ const std::map<std::string, Row> rows = {
     {"sort 1048576", {{{1048576}}, [](auto in) { return sort(in[0]).values; }}},
     {"cumsum 1024x1024, axis 1", {{{1024, 1024}}, [](auto in) { return cumsum(in[0], 1); }}},
     {"cumsum 1024x1024, axis 0", {{{1024, 1024}}, [](auto in) { return cumsum(in[0], 0); }}},
+    {"cummax 1024x1024, axis 1", {{{1024, 1024}}, [](auto in) { return cummax(in[0], 1).values; }}},
+    {"cummax 1024x1024, axis 0", {{{1024, 1024}}, [](auto in) { return cummax(in[0], 0).values; }}},
     {"index_add 8192x256 to 1000",
      {{{1000, 256}, {8192, 256}},
       [](auto in) { return index_add(in[0], 0, places(in[0].value().device()), in[1]); }}},

@@ -72,9 +72,10 @@ void validate(const Sort& args) {
                       args.x.shape(), axis);
 }
 
-void validate(const CumulativeSum& args) {
-  check_dtype("cumsum", "x", args.x, numbers);
-  check_like("cumsum", "y", args.y, args.x);
+void validate(const Scan& args) {
+  check_dtype("scan", "x", args.x, args.finds_places() ? floating : numbers);
+  check_dtype("scan", "y", args.y, args.finds_places() ? DType::i64 : args.x.dtype());
+  check_shape("scan", "y", args.y, args.x.shape());
   args.x.shape().axis(args.axis);  // throws
 }
 
@@ -103,14 +104,14 @@ int64_t chunk_bytes(const Reduce& a, const Device::Traits&) {
 int64_t item_bytes(const Sort& a, const Device::Traits&) {
   return SortedRows(a.x.shape(), a.axis, a.y.extent(a.axis)).scratch_bytes(a.x.dtype());
 }
-int64_t sum_bytes(const CumulativeSum& a, const Device::Traits&) {
-  return SumChunks(a.x.shape(), a.axis).scratch_bytes();
+int64_t state_bytes(const Scan& a, const Device::Traits&) {
+  return ScanChunks(a.x.shape(), a.axis, a.finds_places()).scratch_bytes();
 }
 
 }  // namespace
 ZG_KERNEL(Reduce, reduce, cpu::workspace_bytes, chunk_bytes, chunk_bytes)
 ZG_KERNEL(Sort, sort, cpu::workspace_bytes, item_bytes, item_bytes)
-ZG_KERNEL(CumulativeSum, cumsum, nullptr, sum_bytes, sum_bytes)
+ZG_KERNEL(Scan, scan, nullptr, state_bytes, state_bytes)
 ZG_KERNEL(SoftmaxForward, softmax_forward)
 ZG_KERNEL(SoftmaxBackward, softmax_backward)
 

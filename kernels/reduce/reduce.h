@@ -29,13 +29,18 @@ struct Sort {
   int axis;
   bool descending = false;
 };
-/// y[i] = x[0] + ... + x[i] along `axis`, accumulated as by Reduce in an order that depends only on
-/// the shape, and rounded once.
-struct CumulativeSum {
-  Tensor x;  ///< floating, i32 or i64; integers wrap around
-  Tensor y;  ///< out, like x
+enum class ScanOp : uint8_t { sum, place_of_largest };
+/// y[i] = op of x[0], ... x[i] along `axis`. A sum is accumulated as by Reduce in an order that
+/// depends only on the shape, and rounded once. The place of the largest element along `axis` is
+/// the last one of equal elements; NaN counts as largest.
+struct Scan {
+  ScanOp op;
+  Tensor x;  ///< floating (sum: also i32 or i64; integers wrap around)
+  Tensor y;  ///< out, x's shape; a sum has x's dtype, a place i64
   int axis;
   bool reversed = false;  ///< x[i] to x[extent - 1] in place of x[0] to x[i]
+
+  bool finds_places() const { return op == ScanOp::place_of_largest; }
 };
 /// y = softmax or log_softmax over the last axis. x, y [..., C].
 struct SoftmaxForward {
@@ -51,7 +56,7 @@ struct SoftmaxBackward {
 
 ZG_API void validate(const Reduce&);
 ZG_API void validate(const Sort&);
-ZG_API void validate(const CumulativeSum&);
+ZG_API void validate(const Scan&);
 ZG_API void validate(const SoftmaxForward&);
 ZG_API void validate(const SoftmaxBackward&);
 inline std::vector<Operand> operands(const Reduce& a) {
@@ -60,7 +65,7 @@ inline std::vector<Operand> operands(const Reduce& a) {
 inline std::vector<Operand> operands(const Sort& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
-inline std::vector<Operand> operands(const CumulativeSum& a) {
+inline std::vector<Operand> operands(const Scan& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
 inline std::vector<Operand> operands(const SoftmaxForward& a) {
@@ -73,7 +78,7 @@ inline std::vector<Operand> operands(const SoftmaxBackward& a) {
 namespace kernels {
 extern ZG_API Kernel<Reduce> reduce;
 extern ZG_API Kernel<Sort> sort;
-extern ZG_API Kernel<CumulativeSum> cumsum;
+extern ZG_API Kernel<Scan> scan;
 extern ZG_API Kernel<SoftmaxForward> softmax_forward;
 extern ZG_API Kernel<SoftmaxBackward> softmax_backward;
 }  // namespace kernels

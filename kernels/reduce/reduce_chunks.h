@@ -91,12 +91,13 @@ struct SortedRows {
   }
 };
 
-/// How a cumulative sum on an accelerator is distributed: one thread for each row, or for each
-/// chunk of it if there are few. It depends only on the shape.
-struct SumChunks {
+/// How a scan on an accelerator is distributed: one thread for each row, or for each chunk of it if
+/// there are few. It depends only on the shape.
+struct ScanChunks {
   int64_t rows, extent, inner, chunks = 1, chunk;
+  int64_t state_bytes;  ///< of what each chunk writes for every row
 
-  SumChunks(const Shape& shape, int axis) {
+  ScanChunks(const Shape& shape, int axis, bool places) : state_bytes(places ? 16 : 8) {
     const Indexed at = Indexed::split(shape, axis);
     rows = at.outer * at.inner;
     extent = at.extent;
@@ -108,8 +109,7 @@ struct SumChunks {
     chunk = (extent + chunks - 1) / chunks;
   }
 
-  /// Each chunk writes 8 bytes for every row.
-  int64_t scratch_bytes() const { return chunks > 1 ? chunks * rows * 8 : 0; }
+  int64_t scratch_bytes() const { return chunks > 1 ? chunks * rows * state_bytes : 0; }
 };
 
 }  // namespace zg

@@ -71,19 +71,20 @@ void sort(const Sort& a, Workspace workspace, Stream& stream) {
       });
 }
 
-void cumsum(const CumulativeSum& a, Workspace workspace, Stream& stream) {
-  const SumChunks n(a.x.shape(), a.axis);
+void scan(const Scan& a, Workspace workspace, Stream& stream) {
+  const ScanChunks n(a.x.shape(), a.axis, a.finds_places());
   if (a.y.numel() == 0) return;
-  const Code code = module("cumsum", a.x.dtype());
+  const Code code = module("scan", a.x.dtype());
+  const std::string kernel = a.finds_places() ? "largest" : "sum";
   const std::byte *none = nullptr, *parts = n.chunks > 1 ? workspace.data : none;
   const int64_t groups = groups_for(n.rows);
   const auto chunks = [&](const std::byte* y) {
-    launch(stream, code, "sum_chunks", {.x = groups, .y = n.chunks}, a.x.raw(), y, parts, n.rows,
-           n.extent, n.inner, n.chunk, int32_t{a.reversed});
+    launch(stream, code, (kernel + "_chunks").c_str(), {.x = groups, .y = n.chunks}, a.x.raw(), y,
+           parts, n.rows, n.extent, n.inner, n.chunk, int32_t{a.reversed});
   };
   if (parts) {
     chunks(none);
-    launch(stream, code, "sum_before", {groups}, parts, n.rows, n.chunks);
+    launch(stream, code, (kernel + "_before").c_str(), {groups}, parts, n.rows, n.chunks);
   }
   chunks(a.y.raw());
 }

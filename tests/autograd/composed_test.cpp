@@ -182,6 +182,9 @@ TEST_CASE("sort, cummax, nonzero and masked_select give indices, and plans refus
   CHECK(sort(x).indices.to_host<int64_t>() == std::vector<int64_t>{2, 0, 3, 1});
   CHECK(argsort(x, 0, true).to_host<int64_t>() == std::vector<int64_t>{1, 0, 3, 2});
   CHECK(cummax(x, 0).indices.to_host<int64_t>() == std::vector<int64_t>{0, 1, 1, 1});
+  CHECK(values_of(cummin(var_of({2, 3, -1, -1}, {4}), 0).values) == Doubles{2, 2, -1, -1});
+  CHECK(cummin(var_of({2, 3, -1, -1}, {4}), 0).indices.to_host<int64_t>() ==
+        std::vector<int64_t>{0, 0, 2, 3});
   CHECK(values_of(sort(Var(indices({3, -1, 2}, {3}))).values) == Doubles{-1, 2, 3});
   CHECK_ERROR(DTypeError, "sort: x holds bool", sort(equal(x, x)));
   const Var rows = var_of({0, 1, 0, 0, -2, NAN}, {2, 3});

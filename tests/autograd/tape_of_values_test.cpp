@@ -62,6 +62,7 @@ TEST_CASE("every value that an op computes keeps the tape of its operands, const
           {"topk", topk(x, 2).values},
           {"sort", sort(x).values},
           {"cummax", cummax(x, 1).values},
+          {"cummin", cummin(x, 1).values},
           {"cumprod", cumprod(x, 1)},
           {"slice with steps", slice(x, {{}, {.step = 2}})},
           {"slice_scatter", slice_scatter(x, ones({2, 1, 6}), {{}, {.begin = 2}})},

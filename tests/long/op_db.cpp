@@ -130,6 +130,7 @@ const std::map<std::string, Call>& calls() {
       ZG_ROW(sort, picked(sort(in[0], a[0], a[1])))
       ZG_ROW(argsort, {Var(argsort(in[0], a[0], a[1]))})
       ZG_ROW(cummax, picked(cummax(in[0], a[0])))
+      ZG_ROW(cummin, picked(cummin(in[0], a[0])))
       ZG_WITH(index_add, a[0], in[1].value(), mul(in[2], a[1].get<double>()))
       ZG_ROW(nonzero, (void(a), In{Var(nonzero(in[0]))}))
       ZG_WITH(masked_select, (void(a), in[1]))

@@ -265,7 +265,7 @@ TEST_CASE("sort gives the first indices in order, equal ones by index, NaN as la
   kernels::sort({.x = special, .y = none, .axis = 1}, special.device().compute());
 }
 
-TEST_CASE("cumsum adds rows and columns of any length from both ends, in one order") {
+TEST_CASE("cumsum and cummax take rows and columns of any length from both ends, in one order") {
   for (const Device& device : devices_at_every_level())
     for (const auto& [shape, axis] : {std::pair{Shape{3, 1030}, 1},
                                       {Shape{2, 1030, 3}, 1},
@@ -280,20 +280,45 @@ TEST_CASE("cumsum adds rows and columns of any length from both ends, in one ord
           const Tensor in = Tensor::empty(shape, dtype, device);
           const Tensor y = Tensor::empty(shape, dtype, device);
           kernels::cast({x, in}, device.compute());
-          kernels::cumsum({in, y, axis, reversed}, device.compute());
+          kernels::scan({ScanOp::sum, in, y, axis, reversed}, device.compute());
           int64_t inner = 1;
           for (int i = axis + 1; i < shape.rank(); ++i) inner *= shape[i];
           std::vector<double> expected = x.to_doubles();
           const int64_t extent = shape[axis], step = reversed ? -inner : inner;
-          for (int64_t row = 0; extent > 0 && row < shape.numel() / extent; ++row) {
-            int64_t at =
-                row / inner * extent * inner + row % inner + (reversed ? extent - 1 : 0) * inner;
+          const int64_t first = reversed ? extent - 1 : 0;
+          const auto for_rows = [&](const auto& f) {  // f(offset of the first element)
+            for (int64_t row = 0; extent > 0 && row < shape.numel() / extent; ++row)
+              f(row / inner * extent * inner + row % inner + first * inner);
+          };
+          for_rows([&](int64_t at) {
             for (int64_t i = 1; i < extent; ++i, at += step)
               expected[static_cast<size_t>(at + step)] += expected[static_cast<size_t>(at)];
-          }
+          });
           if (dtype == DType::bf16)  // rounded once
             for (double& sum : expected) sum = static_cast<float>(bf16(static_cast<float>(sum)));
           CHECK(y.to_doubles() == expected);
+          if (!is_floating(dtype)) continue;
+          const Tensor places = Tensor::empty(shape, DType::i64, device);
+          const auto check_places = [&] {
+            kernels::scan({ScanOp::place_of_largest, in, places, axis, reversed}, device.compute());
+            const std::vector<double> values = in.to_doubles();
+            std::vector<int64_t> wanted(values.size());
+            for_rows([&](int64_t at) {
+              int64_t best = first;
+              double largest = -infinity;
+              for (int64_t i = 0, place = first; i < extent; ++i, at += step) {
+                const double value = values[static_cast<size_t>(at)];
+                if (value >= largest || std::isnan(value)) best = place, largest = value;
+                wanted[static_cast<size_t>(at)] = best;
+                place += reversed ? -1 : 1;
+              }
+            });
+            CHECK(places.to_host<int64_t>() == wanted);
+          };
+          check_places();
+          kernels::binary({BinaryOp::multiply, in, in, y}, device.compute());
+          kernels::binary({BinaryOp::divide, y, in, in}, device.compute());  // 0 becomes NaN
+          check_places();
         }
 }
 
@@ -333,8 +358,12 @@ TEST_CASE("reductions refuse wrong shapes, dtypes and axes, on meta devices too"
         kernels::sort({.x = f32({2, 3}), .y = too_many, .axis = 1}, stream),
         "sort: y has shape [2, 4]; expected [2, 3] with at most 3 elements along axis 1",
         ShapeError);
-    CHECK_THROWS_WITH_AS(kernels::cumsum({.x = f32({2, 3}), .y = f32({3}), .axis = 1}, stream),
-                         "cumsum: y has shape [3]; expected [2, 3]", ShapeError);
+    Scan scan{ScanOp::sum, f32({2, 3}), f32({3}), 1};
+    CHECK_THROWS_WITH_AS(kernels::scan(scan, stream), "scan: y has shape [3]; expected [2, 3]",
+                         ShapeError);
+    scan.op = ScanOp::place_of_largest;
+    CHECK_THROWS_WITH_AS(kernels::scan(scan, stream), "scan: y holds f32; expected i64",
+                         DTypeError);
     CHECK_THROWS_WITH_AS(kernels::softmax_forward({.x = f32({2, 3}), .y = f32({3, 2})}, stream),
                          "softmax_forward: y has shape [3, 2]; expected [2, 3]", ShapeError);
     CHECK_THROWS_AS(

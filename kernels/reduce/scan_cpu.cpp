@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/movement/indexed.h"
@@ -48,9 +49,34 @@ void sum_columns(const T* x, T* y, int64_t extent, int64_t step, int64_t columns
     for (int64_t k = 0; k < columns; ++k) y[k] = stored<T>(sums[k] += static_cast<Sum<T>>(x[k]));
 }
 
+/// The places of the largest elements so far, of up to `block` neighbouring rows.
+template <class T, int64_t block>
+void place_columns(const T* x, int64_t* y, const Scan& args, int64_t extent, int64_t step,
+                   int64_t columns) {
+  using A = accumulator_t<T>;
+  A best[block];
+  int64_t places[block] = {};
+  std::fill_n(best, block, -std::numeric_limits<A>::infinity());
+  columns = std::min(columns, block);
+  for (int64_t i = 0; i < extent; ++i, x += step, y += step) {
+    const int64_t place = args.reversed ? extent - 1 - i : i;
+    for (int64_t k = 0; k < columns; ++k) {
+      const A value = static_cast<A>(x[k]);
+      const bool replaces = value >= best[k] || value != value;
+      if constexpr (block == 1) {  // rarely true: a branch costs less than to wait for a choice
+        if (replaces) best[k] = value, places[k] = place;
+      } else {
+        best[k] = replaces ? value : best[k];
+        places[k] = replaces ? place : places[k];
+      }
+      y[k] = places[k];
+    }
+  }
+}
+
 }  // namespace
 
-void cumsum(const CumulativeSum& args, Workspace, Stream& stream) {
+void scan(const Scan& args, Workspace, Stream& stream) {
   if (args.y.numel() == 0) return;
   const Indexed at = Indexed::split(args.x.shape(), args.axis);
   const int64_t blocks = (at.inner + column_block - 1) / column_block;
@@ -58,16 +84,25 @@ void cumsum(const CumulativeSum& args, Workspace, Stream& stream) {
       std::max<int64_t>(task_elements / (at.extent * std::min(at.inner, column_block)), 1);
   const int64_t first = args.reversed ? at.extent - 1 : 0;
   const int64_t step = args.reversed ? -at.inner : at.inner;
-  visit_number(args.x.dtype(), [&]<class T>() {
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
+  const auto for_columns = [&](const auto& f) {  // f(offset of the first element, columns)
     parallel_for(stream.traits().threads, at.outer * blocks, grain, [&](int64_t from, int64_t to) {
       for (int64_t task = from; task < to; ++task) {
         const int64_t column = task % blocks * column_block;
-        const int64_t columns = std::min(column_block, at.inner - column);
-        const int64_t begin = (task / blocks * at.extent + first) * at.inner + column;
-        sum_columns(x + begin, y + begin, at.extent, step, columns);
+        f((task / blocks * at.extent + first) * at.inner + column,
+          std::min(column_block, at.inner - column));
       }
+    });
+  };
+  if (args.finds_places())
+    return visit_floating(args.x.dtype(), [&]<class T>() {
+      const auto f = at.inner == 1 ? place_columns<T, 1> : place_columns<T, column_block>;
+      for_columns([&](int64_t begin, int64_t columns) {
+        f(args.x.data<T>() + begin, args.y.data<int64_t>() + begin, args, at.extent, step, columns);
+      });
+    });
+  visit_number(args.x.dtype(), [&]<class T>() {
+    for_columns([&](int64_t begin, int64_t columns) {
+      sum_columns(args.x.data<T>() + begin, args.y.data<T>() + begin, at.extent, step, columns);
     });
   });
 }
