@@ -286,17 +286,19 @@ Op projection_op() {
           .variables = variables_of({{0, 2}, {1, 2}})};
 }
 
-Op softmax_op(bool log) {
-  const auto forward = calls(kernels::softmax_forward, [log](auto& operands, auto& e) {
+Op softmax_op(const char* name, bool log, int axis) {
+  const auto forward = calls(kernels::softmax_forward, [=](auto& operands, auto& e) {
     return SoftmaxForward{.x = operands.random({e[0], e[1]}, 1, -8.0, 8.0),
                           .y = operands.zeros({e[0], e[1]}),
-                          .log = log};
+                          .log = log,
+                          .axis = axis};
   });
-  const auto backward = calls(kernels::softmax_backward, [log](auto& operands, auto& e) {
+  const auto backward = calls(kernels::softmax_backward, [=](auto& operands, auto& e) {
     return SoftmaxBackward{.y = operands.random({e[0], e[1]}, 2, log ? -8.0 : 0.0, log ? 0.0 : 1.0),
                            .dy = operands.random({e[0], e[1]}, 3),
                            .dx = operands.zeros({e[0], e[1]}),
-                           .log = log};
+                           .log = log,
+                           .axis = axis};
   });
   const auto forward_error = [log](DType dtype, const Extents&) {
     // A difference of numbers up to 16, whose error exp turns into a relative error, and an exp
@@ -304,20 +306,26 @@ Op softmax_op(bool log) {
     const double u = unit_roundoff(accumulator(dtype));
     return Error{.absolute = log ? 64.0 * u : 1e-38, .relative = 64.0 * u};
   };
-  return {.name = log ? "log_softmax" : "softmax",
+  const bool is_timed = !log && axis == 1;
+  std::vector<Extents> tested = tested_rows;
+  if (axis == 0) tested.push_back({2, 8200});  // an accelerator's thread takes a column
+  return {.name = name,
           .kernels = {{.call = forward,
-                       .work = log ? std::function<Work(DType, const Extents&)>()
-                                   : row_work("softmax forward", 5.0, 1, 1),
+                       .work = is_timed ? row_work("softmax forward", 5.0, 1, 1)
+                                        : std::function<Work(DType, const Extents&)>(),
                        .error = forward_error},
                       {.call = backward,
                        .error =
-                           [](DType dtype, const Extents& e) {
-                             return Error{sum_error(dtype, e[1]), 0.0};
+                           [axis](DType dtype, const Extents& e) {
+                             return Error{sum_error(dtype, e[static_cast<size_t>(axis)]), 0.0};
                            }}},
-          .tested = tested_rows,
-          .timed = log ? std::function<std::vector<Extents>(const Sizes&)>() : rows(&Sizes::scores),
-          .function = [log](std::span<const Var> in,
-                            const Extents&) { return log ? log_softmax(in[0]) : softmax(in[0]); },
+          .tested = tested,
+          .timed =
+              is_timed ? rows(&Sizes::scores) : std::function<std::vector<Extents>(const Sizes&)>(),
+          .function =
+              [=](std::span<const Var> in, const Extents&) {
+                return log ? log_softmax(in[0], axis) : softmax(in[0], axis);
+              },
           .variables = variables_of({{0, 1}}, -3.0, 3.0)};
 }
 
@@ -401,9 +409,11 @@ OpFamily row_ops() {
           embedding_op(),
           cross_entropy_op(),
           projection_op(),
-          softmax_op(/*log=*/false),
+          softmax_op("softmax", /*log=*/false, 1),
           std::move(sum_of_rows),
-          softmax_op(/*log=*/true),
+          softmax_op("log_softmax", /*log=*/true, 1),
+          softmax_op("softmax of columns", /*log=*/false, 0),
+          softmax_op("log_softmax of columns", /*log=*/true, 0),
           reduce_op("sum of columns", ReduceOp::sum, 1),
           reduce_op("mean of columns", ReduceOp::mean, 1),
           reduce_op("max of columns", ReduceOp::max, 1),

@@ -98,37 +98,30 @@ void backward_of_max(const ReducedAxes& n, const BackwardPass& pass) {
   dx.accumulate();
 }
 
-Var softmax_of_last(const char* op, const Var& x, const Tensor& values, bool log) {
-  const Shape rows = rows_of(values.shape());
-  const Tensor y = empty_like(values);
-  kernels::softmax_forward({values.view(rows), y.view(rows), log}, y.device().compute());
+struct SoftmaxAxis {
+  bool log;
+  int axis;
+};
+
+Var softmax_of(const char* op, const Var& x, int axis, bool log) {
+  const Tensor values = floating_operand(op, "x", x), y = empty_like(values);
+  axis = axis_of(op, values.shape(), axis);
+  kernels::softmax_forward({values, y, log, axis}, y.device().compute());
   return record(
-      op, {x}, y, {y}, log,
-      [](bool of_log, const BackwardPass& pass) {
+      op, {x}, y, {y}, SoftmaxAxis{log, axis},
+      [](const SoftmaxAxis& n, const BackwardPass& pass) {
         const Tensor y = pass.saved(0);
-        const Shape rows = rows_of(y.shape());
         const InputGradient dx(pass, 0, y.dtype());
-        kernels::softmax_backward(
-            {y.view(rows), pass.gradient_of_output().view(rows), dx.view(rows), of_log},
-            pass.stream());
+        kernels::softmax_backward({y, pass.gradient_of_output(), dx.tensor(), n.log, n.axis},
+                                  pass.stream());
         dx.accumulate();
       },
-      [](bool of_log, const ComposedPass& pass) {
+      [](const SoftmaxAxis& n, const ComposedPass& pass) {
         const Var y = pass.output(0, 0), dy = pass.gradient_of_output();
-        const Var p = of_log ? exp(y) : y, terms = of_log ? dy : mul(dy, p);
-        const Var total = mul(p, sum(terms, -1, true));
+        const Var p = n.log ? exp(y) : y, terms = n.log ? dy : mul(dy, p);
+        const Var total = mul(p, sum(terms, {n.axis}, true));
         pass.accumulate(0, sub(terms, total));
       });
-}
-
-/// The kernel works on the last axis; another axis is exchanged with it before and after.
-Var softmax_of(const char* op, const Var& x, int axis, bool log) {
-  const Tensor values = floating_operand(op, "x", x);
-  const AxisOrder swap =
-      AxisOrder::swapping(values.shape().rank(), axis_of(op, values.shape(), axis), -1);
-  if (swap.is_identity()) return softmax_of_last(op, x, values, log);
-  const Var moved = permuted(op, x, swap);
-  return permuted(op, softmax_of_last(op, moved, moved.value(), log), swap);
 }
 
 /// The product along an axis, which stays with extent 1.

@@ -35,6 +35,45 @@ void row_scaled_exp(const void* from, double shift, double scale, void* to, int6
       n, [&](int64_t i, auto count) { store(y + i, exp(load(x + i, count) - s) * factor, count); });
 }
 
+/// softmax of as many columns as a vector has lanes, or the first `count`. The sums have the order
+/// of row_exp_sum().
+template <class T, class Count>
+void softmax_of_lanes(const T* x, T* y, int64_t n, int64_t step, bool log, Count count) {
+  constexpr int64_t block = 1024, lanes = lanes_of<T>, width = 2 * lanes;
+  VecOf<T> best = -__builtin_inf();
+  for (int64_t i = 0; i < n; ++i) best = max(load(x + i * step, count), best);
+  double totals[lanes] = {};
+  accumulator_t<T> numbers[lanes];
+  for (int64_t begin = 0; begin < n; begin += block) {
+    const int64_t size = n - begin < block ? n - begin : block, whole = size / width * width;
+    VecOf<T> sums[width];
+    for (VecOf<T>& sum : sums) sum = 0.0;
+    for (int64_t i = 0; i < size; ++i) {
+      VecOf<T>& sum = sums[i < whole ? i % width : (i - whole) % lanes];
+      sum = sum + exp(load(x + (begin + i) * step, count) - best);
+    }
+    for (int64_t distance = lanes; distance > 0; distance /= 2)
+      for (int64_t i = 0; i < distance; ++i) sums[i] = sums[i] + sums[i + distance];
+    store(numbers, sums[0]);
+    for (int64_t k = 0; k < lanes; ++k) totals[k] += static_cast<double>(numbers[k]);
+  }
+  for (int64_t k = 0; k < lanes; ++k)
+    numbers[k] = static_cast<accumulator_t<T>>(log ? portable::log(totals[k]) : 1 / totals[k]);
+  const VecOf<T> number = load(numbers);
+  for (int64_t i = 0; i < n; ++i) {
+    const VecOf<T> shifted = load(x + i * step, count) - best;
+    store(y + i * step, log ? shifted - number : exp(shifted) * number, count);
+  }
+}
+
+template <class T>
+void softmax_columns(const void* from, void* to, int64_t n, int64_t step, int64_t columns,
+                     bool log) {
+  for_vectors<T>(columns, [&](int64_t k, auto count) {
+    softmax_of_lanes(static_cast<const T*>(from) + k, static_cast<T*>(to) + k, n, step, log, count);
+  });
+}
+
 }  // namespace
 
 namespace ZG_ISA {
@@ -46,6 +85,8 @@ const RowTable row_table = {
                     row_scaled_exp<bf16, bf16>, row_scaled_exp<f16, f16>},
                    {row_scaled_exp<double, double>, row_scaled_exp<float, float>,
                     row_scaled_exp<float, bf16>, row_scaled_exp<float, f16>}},
+    .softmax_columns = {softmax_columns<double>, softmax_columns<float>, softmax_columns<bf16>,
+                        softmax_columns<f16>},
 };
 }  // namespace ZG_ISA
 }  // namespace zg::cpu

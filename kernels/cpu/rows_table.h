@@ -14,6 +14,10 @@ struct RowTable {
   /// y = exp(x - shift) * scale. x has y's type (and may be y) or, with the index 1, its
   /// accumulator type.
   void (*scaled_exp[2][4])(const void* x, double shift, double scale, void* y, int64_t n);
+  /// softmax or log_softmax of each of some neighbouring columns, whose n elements are `step`
+  /// apart, with the bits that it has for a row. y may be x.
+  void (*softmax_columns[4])(const void* x, void* y, int64_t n, int64_t step, int64_t columns,
+                             bool log);
 };
 
 }  // namespace zg::cpu

@@ -5,7 +5,8 @@
 #include "zerograd/kernels/cuda/tile.cuh"
 
 // Shared by softmax and cross-entropy: a row of C elements is handled by a team of `warps` warps,
-// one for rows of up to 1024 elements and all 8 warps of a block for longer rows.
+// one for rows of up to 1024 elements and all 8 warps of a block for longer rows. With 0 warps a
+// team is one thread.
 namespace zg::cuda {
 
 inline constexpr int row_warps = 8;         // warps in a block
@@ -15,20 +16,21 @@ inline constexpr int64_t short_row = 1024;  // largest C for which one warp hand
 /// elements first, first + threads, ... The caller returns if n is not below the number of rows.
 template <int warps>
 struct Row {
-  static constexpr int threads = lanes * warps;
+  static constexpr int threads = warps > 0 ? lanes* warps : 1;
   int64_t n;
   int first;
   __device__ Row()
-      : n(int64_t{blockIdx.x} * (row_warps / warps) + threadIdx.x / threads),
+      : n(int64_t{blockIdx.x} * (row_warps * lanes / threads) + threadIdx.x / threads),
         first(static_cast<int>(threadIdx.x) % threads) {}
 };
 
-/// The maximum of row x, the same in every thread of the team. NaN if an element is NaN.
+/// The maximum of row x, the same in every thread of the team. NaN if an element is NaN. Elements
+/// of the row are `step` apart.
 template <int warps, class T>
-__device__ inline float row_max(const T* x, int64_t C, int first) {
+__device__ inline float row_max(const T* x, int64_t C, int first, int64_t step = 1) {
   float maximum = -CUDART_INF_F;
   for (int64_t i = first; i < C; i += Row<warps>::threads) {
-    const float value = to_float(x[i]);
+    const float value = to_float(x[i * step]);
     maximum = value > maximum || value != value ? value : maximum;
   }
   return block_max<warps>(maximum);
@@ -36,9 +38,11 @@ __device__ inline float row_max(const T* x, int64_t C, int first) {
 
 /// The sum of exp(x[i] - maximum) over the row, the same in every thread of the team.
 template <int warps, class T>
-__device__ inline float row_exp_sum(const T* x, float maximum, int64_t C, int first) {
+__device__ inline float row_exp_sum(const T* x, float maximum, int64_t C, int first,
+                                    int64_t step = 1) {
   float sum = 0.0f;
-  for (int64_t i = first; i < C; i += Row<warps>::threads) sum += expf(to_float(x[i]) - maximum);
+  for (int64_t i = first; i < C; i += Row<warps>::threads)
+    sum += expf(to_float(x[i * step]) - maximum);
   return block_sum<warps>(sum);
 }
 
@@ -66,7 +70,7 @@ void with_row_warps(int64_t C, const F& f) {
 /// Blocks and threads for N rows.
 template <int warps>
 Grid row_grid(int64_t N) {
-  return {blocks_for(N, row_warps / warps), dim3(lanes * row_warps)};
+  return {blocks_for(N, row_warps * lanes / Row<warps>::threads), dim3(lanes * row_warps)};
 }
 
 }  // namespace zg::cuda

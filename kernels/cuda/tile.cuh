@@ -172,10 +172,10 @@ __device__ inline float warp_max(float x) {
 }
 
 /// The sum over a block of `warps` warps, returned to every thread. All threads of the block call
-/// it; with one warp, `block` means that warp. It may be called again at once.
+/// it; with one warp, `block` means that warp, with none a thread. It may be called again at once.
 template <int warps>
 __device__ inline float block_sum(float x) {
-  x = warp_sum(x);
+  if constexpr (warps > 0) x = warp_sum(x);
   if constexpr (warps > 1) {
     __shared__ float partial[warps];
     __syncthreads();  // all threads have read the result of an earlier call
@@ -189,7 +189,7 @@ __device__ inline float block_sum(float x) {
 }
 template <int warps>
 __device__ inline float block_max(float x) {
-  x = warp_max(x);
+  if constexpr (warps > 0) x = warp_max(x);
   if constexpr (warps > 1) {
     __shared__ float partial[warps];
     __syncthreads();

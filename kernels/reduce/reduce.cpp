@@ -37,9 +37,10 @@ void check_not_empty(const char* op, const Shape& shape, uint32_t axes) {
           shape);
 }
 
-void check_rows(const char* op, const Tensor& x) {
+void check_axis(const char* op, const Tensor& x, int axis) {
   check_dtype(op, "x", x, floating);
-  if (x.shape().rank() == 0) raise<ShapeError>("{}: x has shape []; expected a last axis", op);
+  if (x.shape().rank() == 0) raise<ShapeError>("{}: x has shape []; expected an axis", op);
+  x.shape().axis(axis);  // throws
 }
 
 }  // namespace
@@ -81,13 +82,13 @@ void validate(const Scan& args) {
 
 void validate(const SoftmaxForward& args) {
   const char* op = "softmax_forward";
-  check_rows(op, args.x);
+  check_axis(op, args.x, args.axis);
   check_like(op, "y", args.y, args.x);
 }
 
 void validate(const SoftmaxBackward& args) {
   const char* op = "softmax_backward";
-  check_rows(op, args.y);
+  check_axis(op, args.y, args.axis);
   for (const auto& [name, tensor] : {std::pair{"dy", &args.dy}, {"dx", &args.dx}})
     check_like(op, name, *tensor, args.y);
 }

@@ -42,16 +42,18 @@ struct Scan {
 
   bool finds_places() const { return op == ScanOp::place_of_largest; }
 };
-/// y = softmax or log_softmax over the last axis. x, y [..., C].
+/// y = softmax or log_softmax along an axis, in an order that depends only on its extent.
 struct SoftmaxForward {
   Tensor x;  ///< f64 | f32 | bf16 | f16
   Tensor y;  ///< out, like x; may be x
   bool log = false;
+  int axis = -1;
 };
 struct SoftmaxBackward {
   Tensor y, dy;  ///< y: the forward result
   Tensor dx;     ///< out; may be dy
   bool log = false;
+  int axis = -1;
 };
 
 ZG_API void validate(const Reduce&);

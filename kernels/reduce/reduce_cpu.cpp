@@ -6,6 +6,7 @@
 
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/rows.h"
+#include "zerograd/kernels/movement/indexed.h"
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/portable_math.h"
 
@@ -279,31 +280,63 @@ void reduce(const Reduce& args, Workspace workspace, Stream& stream) {
 
 namespace {
 
-constexpr int64_t softmax_task_elements = 1 << 13;
+constexpr int64_t softmax_task_elements = 1 << 13, softmax_columns = 16;
 
-/// f(row) for each row of the last axis, several short ones to a task.
+/// f(offset, columns) for the first elements of up to softmax_columns neighbouring columns along an
+/// axis, or of a row if the axis is the last; several short ones to a task.
 template <class F>
-void for_each_row(const Tensor& x, Stream& stream, const F& f) {
-  const int64_t C = x.extent(-1);
-  if (C == 0) return;
-  parallel_for(stream.traits().threads, x.numel() / C,
-               std::max<int64_t>(softmax_task_elements / C, 1), [&](int64_t begin, int64_t end) {
-                 for (int64_t n = begin; n < end; ++n) f(n * C);
+void for_columns(const Indexed& at, Stream& stream, const F& f) {
+  if (at.outer * at.extent * at.inner == 0) return;
+  const int64_t blocks = (at.inner + softmax_columns - 1) / softmax_columns;
+  const int64_t elements = at.extent * std::min(at.inner, softmax_columns);
+  parallel_for(stream.traits().threads, at.outer * blocks,
+               std::max<int64_t>(softmax_task_elements / elements, 1),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t task = begin; task < end; ++task) {
+                   const int64_t column = task % blocks * softmax_columns;
+                   f(task / blocks * at.extent * at.inner + column,
+                     std::min(softmax_columns, at.inner - column));
+                 }
                });
+}
+
+/// `count`: columns of a block, a constant if it is 1 or all.
+template <class T, class Count>
+void softmax_slopes(const SoftmaxBackward& args, const Indexed& at, int64_t begin, Count count) {
+  using A = accumulator_t<T>;
+  const T *y = args.y.data<T>() + begin, *dy = args.dy.data<T>() + begin;
+  T* dx = args.dx.data<T>() + begin;
+  const int64_t numel = at.extent * at.inner;
+  double totals[softmax_columns] = {};
+  A sums[softmax_columns] = {}, slopes[softmax_columns] = {};
+  for (int64_t i = 0; i < numel; i += at.inner)
+    for (int64_t k = 0; k < count; ++k) {
+      const A slope = static_cast<A>(dy[i + k]);
+      totals[k] += static_cast<double>(args.log ? slope : slope * static_cast<A>(y[i + k]));
+    }
+  for (int64_t k = 0; k < count; ++k) sums[k] = static_cast<A>(totals[k]);
+  for (int64_t i = 0; i < numel; i += at.inner) {
+    for (int64_t k = 0; k < count; ++k) {
+      const A value = static_cast<A>(y[i + k]), slope = static_cast<A>(dy[i + k]);
+      slopes[k] = args.log ? slope - portable::exp(value) * sums[k] : value * (slope - sums[k]);
+    }
+    for (int64_t k = 0; k < count; ++k) dx[i + k] = static_cast<T>(slopes[k]);
+  }
 }
 
 }  // namespace
 
 void softmax_forward(const SoftmaxForward& args, Workspace, Stream& stream) {
-  const int64_t C = args.x.extent(-1);
+  const Indexed at = Indexed::split(args.x.shape(), args.axis);
+  const int64_t C = at.extent;
   const RowTable& table = ZG_AT_LEVEL(stream.traits().isa, row_table);
   visit_floating(args.x.dtype(), [&]<class T>() {
     using A = accumulator_t<T>;
-    const T* x_rows = args.x.data<T>();
-    T* y_rows = args.y.data<T>();
-    for_each_row(args.x, stream, [&](int64_t row) {
-      const T* x = x_rows + row;
-      T* y = y_rows + row;
+    for_columns(at, stream, [&](int64_t begin, int64_t columns) {
+      const T* x = args.x.data<T>() + begin;
+      T* y = args.y.data<T>() + begin;
+      if (at.inner > 1)
+        return table.softmax_columns[type_index<T>](x, y, C, at.inner, columns, args.log);
       const A best = row_max(table, x, C);
       const double sum = row_exp_sum(table, x, best, C);
       if (!args.log) return row_scaled_exp(table, x, best, static_cast<A>(1 / sum), y, C);
@@ -315,25 +348,15 @@ void softmax_forward(const SoftmaxForward& args, Workspace, Stream& stream) {
 }
 
 void softmax_backward(const SoftmaxBackward& args, Workspace, Stream& stream) {
-  const int64_t C = args.y.extent(-1);
+  const Indexed at = Indexed::split(args.y.shape(), args.axis);
   visit_floating(args.y.dtype(), [&]<class T>() {
-    using A = accumulator_t<T>;
-    const T *y_rows = args.y.data<T>(), *dy_rows = args.dy.data<T>();
-    T* dx_rows = args.dx.data<T>();
-    for_each_row(args.y, stream, [&](int64_t row) {
-      const T *y = y_rows + row, *dy = dy_rows + row;
-      T* dx = dx_rows + row;
-      double total = 0;
-      for (int64_t i = 0; i < C; ++i) {
-        const A slope = static_cast<A>(dy[i]);
-        total += static_cast<double>(args.log ? slope : slope * static_cast<A>(y[i]));
-      }
-      const A sum = static_cast<A>(total);
-      for (int64_t i = 0; i < C; ++i) {
-        const A value = static_cast<A>(y[i]), slope = static_cast<A>(dy[i]);
-        dx[i] =
-            static_cast<T>(args.log ? slope - portable::exp(value) * sum : value * (slope - sum));
-      }
+    for_columns(at, stream, [&](int64_t begin, int64_t columns) {
+      if (columns == softmax_columns)
+        return softmax_slopes<T>(args, at, begin,
+                                 std::integral_constant<int64_t, softmax_columns>());
+      if (columns == 1)
+        return softmax_slopes<T>(args, at, begin, std::integral_constant<int64_t, 1>());
+      softmax_slopes<T>(args, at, begin, columns);
     });
   });
 }

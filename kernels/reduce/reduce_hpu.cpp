@@ -91,16 +91,21 @@ void scan(const Scan& a, Workspace workspace, Stream& stream) {
 
 namespace {
 
-/// How N rows of C elements are distributed: each work-item has a few elements of a row.
+/// How N rows of C elements, `inner` apart, are distributed: each work-item has a few elements of a
+/// row, or a whole row if there are many, and neighbouring rows are neighbours in memory.
 struct Rows {
-  int64_t N, C;
+  int64_t N, C, inner;
   uint32_t team;  ///< work-items per row; a power of two that divides a group
   Groups groups;
 
-  explicit Rows(const Tensor& x) : N(0), C(x.extent(-1)) {
-    constexpr int64_t group = 256, elements_each = 4;
-    if (C > 0) N = x.numel() / C;
-    const int64_t wanted = std::clamp<int64_t>(C / elements_each, 1, group);
+  Rows(const Tensor& x, int axis) {
+    constexpr int64_t group = 256, elements_each = 4, neighbours = 16, enough_rows = 1 << 13;
+    const Indexed at = Indexed::split(x.shape(), axis);
+    C = at.extent;
+    inner = at.inner;
+    N = C > 0 ? at.outer * inner : 0;
+    const bool whole = inner >= neighbours && N >= enough_rows;
+    const int64_t wanted = whole ? 1 : std::clamp<int64_t>(C / elements_each, 1, group);
     team = static_cast<uint32_t>(std::bit_floor(static_cast<uint64_t>(wanted)));
     groups.x = groups_for(N, group / team);
   }
@@ -109,15 +114,15 @@ struct Rows {
 }  // namespace
 
 void softmax_forward(const SoftmaxForward& a, Workspace, Stream& stream) {
-  const Rows rows(a.x);
+  const Rows rows(a.x, a.axis);
   launch(stream, module("softmax", a.x.dtype()), "softmax_forward", rows.groups, a.x.raw(),
-         a.y.raw(), rows.N, rows.C, rows.team, int32_t{a.log});
+         a.y.raw(), rows.N, rows.C, rows.inner, rows.team, int32_t{a.log});
 }
 
 void softmax_backward(const SoftmaxBackward& a, Workspace, Stream& stream) {
-  const Rows rows(a.y);
+  const Rows rows(a.y, a.axis);
   launch(stream, module("softmax", a.y.dtype()), "softmax_backward", rows.groups, a.y.raw(),
-         a.dy.raw(), a.dx.raw(), rows.N, rows.C, rows.team, int32_t{a.log});
+         a.dy.raw(), a.dx.raw(), rows.N, rows.C, rows.inner, rows.team, int32_t{a.log});
 }
 
 }  // namespace zg::hpu
