@@ -1,7 +1,6 @@
 #include "zerograd/autograd/convolution.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
@@ -67,16 +66,13 @@ void for_parts(const Conv& n, const Device& device, int64_t row, bool whole_samp
 
 /// The rows of x that a part reads, [samples, C, rows, line()], with its padding; one row more
 /// where lines are copied, whose last one is read beyond its windows.
-Tensor padded(const Conv& n, const Tensor& x, const Part& part, double padding, Stream& stream) {
+Tensor padded(const Conv& n, const Tensor& x, const Part& part, Stream& stream) {
   const WindowAxis& axis = n.window[0];
   const int64_t C = n.x[1], H = n.x[2], W = n.x[3], line = n.line();
   const int64_t first = part.row * axis.stride - axis.before;
   const int64_t count = (part.rows - 1) * axis.stride + (axis.size - 1) * axis.dilation + 1;
   const Tensor y = empty_like(x, {part.samples, C, count + n.by_line(), line});
-  if (padding == 0)
-    fill_zero(y, stream);
-  else
-    expand(Tensor::full({}, padding, x.dtype(), x.device()), y, stream);
+  fill_zero(y, stream);
   const int64_t top = std::max<int64_t>(-first, 0), bottom = std::min(count, H - first);
   const int64_t left = n.window[1].before, right = std::min(line, W + left);
   if (bottom > top && right > left)
@@ -92,11 +88,10 @@ Tensor padded(const Conv& n, const Tensor& x, const Part& part, double padding, 
 }
 
 /// The windows of a part: [C, places, samples, rows, width].
-Tensor copied_windows(const Conv& n, const Tensor& x, const Part& part, double padding,
-                      int64_t width, Stream& stream) {
-  const Tensor lines = padded(n, x, part, padding, stream);
+Tensor copied_windows(const Conv& n, const Tensor& x, const Part& part, Stream& stream) {
+  const Tensor lines = padded(n, x, part, stream);
   const auto& [rows, columns] = n.window;
-  const int64_t C = n.x[1], line = n.line(), plane = lines.extent(2) * line;
+  const int64_t C = n.x[1], line = n.line(), plane = lines.extent(2) * line, width = n.width();
   const Tensor y = empty_like(x, {C, n.places(), part.samples, part.rows, width});
   const Shape extents{C, rows.size, columns.size, part.samples, part.rows, width};
   kernels::strided_copy({.x = lines,
@@ -127,8 +122,8 @@ void copy_part(const Conv& n, const Part& part, const Tensor& y, const Tensor& l
   kernels::strided_copy(copy, stream);
 }
 
-/// window_sum(); lines that are columns of width 1 are summed as rows.
-void sum_windows(WindowSum sum, Stream& stream) {
+/// window_reduce(); lines that are columns of width 1 are summed as rows.
+void sum_windows(WindowReduce sum, Stream& stream) {
   if (sum.x.extent(-1) == 1 && sum.y.extent(-1) == 1 && sum.window[1].size == 1) {
     std::swap(sum.window[0], sum.window[1]);
     const auto turned = [](const Shape& shape) {
@@ -137,7 +132,7 @@ void sum_windows(WindowSum sum, Stream& stream) {
     sum.x = sum.x.view(turned(sum.x.shape()));
     sum.y = sum.y.view(turned(sum.y.shape()));
   }
-  kernels::window_sum(sum, stream);
+  kernels::window_reduce(sum, stream);
 }
 
 /// y = x convolved with the weight, plus the bias, which may be absent.
@@ -147,7 +142,7 @@ void convolve(const Conv& n, const Tensor& x, const Tensor& weight, const Tensor
     return sum_windows({x, weight.view({n.y[1], n.places()}), bias, y, n.window}, stream);
   const int64_t O = n.rows_of_weight(), K = n.columns_of_weight();
   for_parts(n, y.device(), n.x[1] * n.places() * n.width(), false, [&](const Part& part) {
-    const Tensor windows = copied_windows(n, x, part, 0.0, n.width(), stream);
+    const Tensor windows = copied_windows(n, x, part, stream);
     const Tensor lines = empty_like(x, {n.y[1], part.samples, part.rows, n.width()});
     const int64_t count = lines.numel() / n.y[1];
     kernels::matmul({.a = weight,
@@ -211,7 +206,7 @@ void gradient_of_weight(const Conv& n, const Tensor& x, const Tensor& y, const T
   const Tensor sums = empty_like(gradient, {n.groups, K, O});
   bool first = true;
   for_parts(n, y.device(), n.x[1] * n.places() * n.width(), false, [&](const Part& part) {
-    const Tensor windows = copied_windows(n, x, part, 0.0, n.width(), stream);
+    const Tensor windows = copied_windows(n, x, part, stream);
     const Tensor lines = empty_like(x, {n.y[1], part.samples, part.rows, n.width()});
     copy_part(n, part, y, lines, false, stream);
     const int64_t count = lines.numel() / n.y[1];
@@ -385,39 +380,45 @@ Var conv(const char* op, int rank, bool transposed, const Var& x, const Var& wei
 }
 
 /// The sums of windows of x, divided; transposed: the gradient of that.
-Var window_sums(const char* op, const Var& x, const Conv& n) {
+Var window_reduces(const char* op, const Var& x, const Conv& n) {
   const Tensor values = x.value(), y = empty_like(values, n.transposed ? n.x : n.y);
-  kernels::window_sum({values, {}, {}, y, n.window, n.transposed, n.divisor}, y.device().compute());
+  kernels::window_reduce({values, {}, {}, y, n.window, n.transposed, n.divisor},
+                         y.device().compute());
   return record(
       op, {x}, y, {}, n,
       [](const Conv& c, const BackwardPass& pass) {
         const Tensor& dy = pass.gradient_of_output();
         const InputGradient dx(pass, 0, dy.dtype());
-        kernels::window_sum({dy, {}, {}, dx.tensor(), c.window, !c.transposed, c.divisor},
-                            pass.stream());
+        kernels::window_reduce({dy, {}, {}, dx.tensor(), c.window, !c.transposed, c.divisor},
+                               pass.stream());
         dx.accumulate();
       },
-      [](const Conv& c, const Var& dy) { return window_sums("avg_pool", dy, transposed(c)); });
+      [](const Conv& c, const Var& dy) { return window_reduces("avg_pool", dy, transposed(c)); });
 }
 
-/// The elements of each window of x [1, planes, H, W], with a padding that is least: [planes,
-/// places, 1, rows, columns].
-Var windows(const char* op, const Var& x, const Conv& n) {
-  const Tensor values = x.value();
-  constexpr double least = -std::numeric_limits<double>::infinity();
-  const Tensor y =
-      copied_windows(n, values, {0, 1, 0, n.y[2]}, least, n.y[3], values.device().compute());
-  return record(op, {x}, y, {}, n, [](const Conv& c, const BackwardPass& pass) {
+/// The largest elements of windows of x; the gradient is that of their places.
+Var window_maxima(const char* op, const Var& x, const Conv& n) {
+  const Tensor values = x.value(), y = empty_like(values, n.y);
+  const Tensor places = Tensor::empty(n.y, DType::i32, values.device());
+  kernels::window_reduce(
+      {.x = values, .y = y, .window = n.window, .largest = true, .places = places},
+      y.device().compute());
+  return record(op, {x}, y, {places}, n, [](const Conv& c, const BackwardPass& pass) {
     const Tensor& dy = pass.gradient_of_output();
     const InputGradient dx(pass, 0, dy.dtype());
-    kernels::window_sum({dy, {}, {}, dx.tensor(), c.window, true}, pass.stream());
+    kernels::window_reduce({.x = dy,
+                            .y = dx.tensor(),
+                            .window = c.window,
+                            .transposed = true,
+                            .places = pass.saved(0)},
+                           pass.stream());
     dx.accumulate();
   });
 }
 
 enum class Pooling : uint8_t { maximum, mean, mean_without_padding };
 
-/// `is_line`: a pool over the last axis, as over images with one column.
+/// `is_line`: a pool over the last axis, as over images with one row.
 Var pool(const char* op, bool is_line, const Var& x, Pair2d kernel, Pair2d stride, Pair2d padding,
          Pair2d dilation, Pooling kind) {
   const Tensor values = floating_operand(op, "x", x);
@@ -431,26 +432,21 @@ Var pool(const char* op, bool is_line, const Var& x, Pair2d kernel, Pair2d strid
   const int axis = shape.rank() - (is_line ? 1 : 2);
   int64_t planes = 1;
   for (int i = 0; i < axis; ++i) planes *= shape[i];
-  Conv n{{1, planes, shape[axis], is_line ? 1 : shape[-1]}, {1, planes, 1, 1}};
+  Conv n{{1, planes, is_line ? 1 : shape[axis], shape[-1]}, {1, planes, 1, 1}};
   set_axis(op, n, 0, {kernel.rows, stride.rows, padding.rows, padding.rows, dilation.rows});
   set_axis(op, n, 1,
            {kernel.columns, stride.columns, padding.columns, padding.columns, dilation.columns});
-  const Shape rows = shape.with(axis, n.y[2]);
-  const Shape result = is_line ? rows : rows.with(axis + 1, n.y[3]);
+  const Shape result = shape.with(axis, n.y[2]).with(shape.rank() - 1, n.y[3]);
   const Var flat = reshape(x, n.x);
-  if (kind == Pooling::maximum) {
-    const Var elements = windows(op, flat, n);
-    const Tensor first = argmax(elements, 1, /*keep_axis=*/true).value();
-    return reshape(gather(elements, 1, first), result);
-  }
+  if (kind == Pooling::maximum) return reshape(window_maxima(op, flat, n), result);
   if (kind == Pooling::mean) {
     n.divisor = n.places();
-    return reshape(window_sums(op, flat, n), result);
+    return reshape(window_reduces(op, flat, n), result);
   }
-  const Var sums = window_sums(op, flat, n);
+  const Var sums = window_reduces(op, flat, n);
   n.x = n.x.with(1, 1), n.y = n.y.with(1, 1);
   const Var ones = Tensor::full(n.x, 1.0, values.dtype(), values.device());
-  return reshape(div(sums, window_sums(op, ones, n)), result);
+  return reshape(div(sums, window_reduces(op, ones, n)), result);
 }
 
 }  // namespace
@@ -478,7 +474,7 @@ Var conv_transpose2d(const Var& x, const Var& weight, const Var& bias,
 }
 
 Var avg_pool1d(const Var& x, int64_t kernel, int64_t stride, int64_t padding, bool counts_padding) {
-  return pool("avg_pool1d", true, x, {kernel, 1}, {stride, 1}, {padding, 0}, 1,
+  return pool("avg_pool1d", true, x, {1, kernel}, {1, stride}, {0, padding}, 1,
               counts_padding ? Pooling::mean : Pooling::mean_without_padding);
 }
 
@@ -488,7 +484,7 @@ Var avg_pool2d(const Var& x, Pair2d kernel, Pair2d stride, Pair2d padding, bool 
 }
 
 Var max_pool1d(const Var& x, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
-  return pool("max_pool1d", true, x, {kernel, 1}, {stride, 1}, {padding, 0}, {dilation, 1},
+  return pool("max_pool1d", true, x, {1, kernel}, {1, stride}, {0, padding}, {1, dilation},
               Pooling::maximum);
 }
 

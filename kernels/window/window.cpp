@@ -5,8 +5,8 @@
 
 namespace zg {
 
-void validate(const WindowSum& a) {
-  const char* op = "window_sum";
+void validate(const WindowReduce& a) {
+  const char* op = "window_reduce";
   check_dtype(op, "y", a.y, floating);
   check_dtype(op, "x", a.x, a.y.dtype());
   if (a.y.shape().rank() != 4)
@@ -29,8 +29,14 @@ void validate(const WindowSum& a) {
     check_dtype(op, "bias", a.bias, a.y.dtype());
     check_shape(op, "bias", a.bias, {C});
   }
+  if (!a.largest && !a.places) return;
+  check_dtype(op, "places", a.places, DType::i32);
+  check_shape(op, "places", a.places, a.largest ? a.y.shape() : a.x.shape());
+  if (by_place || a.weight || a.bias || a.largest == a.transposed)
+    raise<ShapeError>("{}: places of x {}; expected no weight or bias, and rank 4", op,
+                      a.x.shape());
 }
 
-ZG_KERNEL(WindowSum, window_sum)
+ZG_KERNEL(WindowReduce, window_reduce)
 
 }  // namespace zg

@@ -16,12 +16,13 @@ struct WindowAxis {
 /// Windows over the rows and columns of planes.
 using Window = std::array<WindowAxis, 2>;
 
-/// y[n][c][i][j] = 1 / divisor times the sum, over the places (u, v) of window (i, j) in rising
-/// order, of weight[c][u][v] x[n][c][row][column], where row and column are those of the place.
-/// Places outside of x are left out. `transposed`: of those elements (row, column) of x whose
-/// windows have (i, j) as their place (u, v). bias[c] is the first term. Summed in the accumulator
-/// dtype and rounded once.
-struct WindowSum {
+/// y[n][c][i][j] = 1 / divisor times the sum (or the largest), over the places (u, v) of window
+/// (i, j) in rising order, of weight[c][u][v] x[n][c][row][column], where row and column are those
+/// of the place. Places outside of x are left out. `transposed`: of those elements (row, column) of
+/// x whose windows have (i, j) as their place (u, v). bias[c] is the first term. Summed in the
+/// accumulator dtype and rounded once. The largest is the first of equal ones; NaN counts as
+/// largest, and a window without an element has -infinity.
+struct WindowReduce {
   Tensor x;       ///< [N, C, H, W]; or a plane for each place: [C, places, N, H, W]
   Tensor weight;  ///< [C, places], or absent: 1; x's dtype
   Tensor bias;    ///< [C] or absent
@@ -29,10 +30,18 @@ struct WindowSum {
   Window window;
   bool transposed = false;
   int64_t divisor = 1;
+  bool largest = false;  ///< in place of the sum; neither transposed nor with weight or bias
+  /// i32, with an element for each window: u * (columns of a window) + v. Out, if `largest`. If
+  /// transposed, only the places that it names count; or absent: all.
+  Tensor places = {};
 };
-ZG_API void validate(const WindowSum&);  ///< ShapeError, DTypeError
-inline std::vector<Operand> operands(const WindowSum& a) {
-  return {{"x", a.x}, {"weight", a.weight}, {"bias", a.bias}, {"y", a.y, Operand::out}};
+ZG_API void validate(const WindowReduce&);  ///< ShapeError, DTypeError
+inline std::vector<Operand> operands(const WindowReduce& a) {
+  return {{"x", a.x},
+          {"weight", a.weight},
+          {"bias", a.bias},
+          {"y", a.y, Operand::out},
+          {"places", a.places, a.largest}};
 }
 
 /// The extents of x and y, and the elements between samples, channels and places of x.
@@ -40,7 +49,7 @@ struct Planes {
   int64_t channels, x_rows, x_columns, y_rows, y_columns;
   int64_t sample, channel, place;
 
-  explicit Planes(const WindowSum& a)
+  explicit Planes(const WindowReduce& a)
       : channels(a.y.extent(1)),
         x_rows(a.x.extent(-2)),
         x_columns(a.x.extent(-1)),
@@ -55,7 +64,7 @@ struct Planes {
 };
 
 namespace kernels {
-extern ZG_API Kernel<WindowSum> window_sum;
+extern ZG_API Kernel<WindowReduce> window_reduce;
 }
 
 }  // namespace zg

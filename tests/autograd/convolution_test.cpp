@@ -156,12 +156,23 @@ TEST_CASE("an empty batch has an empty convolution and gradients of 0") {
   }
 }
 
-TEST_CASE("a maximum ignores padding, and is NaN where an element is") {
+TEST_CASE(
+    "a maximum ignores padding, is NaN where an element is, and passes its gradient to the first") {
   const Tensor x = Tensor::from(std::vector<double>{-3, -2, NAN, -infinity, -infinity, -infinity},
                                 {1, 6}, shared_device());
   const std::vector<double> y = values_of(max_pool1d(Var(x), 3, 1, 1));
   CHECK(excess(Tensor::from(y, {6}, shared_device()), {-2, NAN, NAN, NAN, -infinity, -infinity},
                1e-300) < 1.0);
+  const auto gradient = [](const std::vector<double>& values) {
+    Tape tape(shared_device());
+    const auto n = static_cast<int64_t>(values.size());
+    const Var in = tape.variable(Tensor::from(values, {1, n}, shared_device()));
+    tape.backward(sum(max_pool1d(in, 3, 1, 1)));
+    return tape.gradient(in).to_doubles();
+  };
+  CHECK(gradient(x.to_doubles()) == std::vector<double>{0, 1, 3, 1, 1, 0});
+  CHECK(gradient({-infinity, -infinity, -infinity}) == std::vector<double>{2, 1, 0});
+  CHECK(gradient({NAN, 1, NAN, 2}) == std::vector<double>{2, 0, 2, 0});
 }
 
 TEST_CASE("convolutions, pools and group_norm refuse wrong operands, and say what fits") {
@@ -194,7 +205,7 @@ TEST_CASE("convolutions, pools and group_norm refuse wrong operands, and say wha
               conv_transpose1d(x, zeros_of({4, 4, 3}), {}, {.stride = 2, .output_padding = 2}));
   CHECK_ERROR(ShapeError, "makes -1 elements of 5 and padding 8; expected 1 or more",
               conv_transpose1d(x, zeros_of({4, 4, 3}), {}, {.padding = 4}));
-  CHECK_ERROR(ConfigError, "max_pool1d: padding 2, 0 of a kernel 2, 1; expected at most half of it",
+  CHECK_ERROR(ConfigError, "max_pool1d: padding 0, 2 of a kernel 1, 2; expected at most half of it",
               max_pool1d(x, 2, 0, 2));
   CHECK_ERROR(ShapeError, "avg_pool2d: a kernel of 6 with dilation 1 makes 0 elements of 5",
               avg_pool2d(x, {2, 6}));

@@ -28,7 +28,7 @@ void for_every_kernel(const F& f) {
        k::fold_gradient, k::gelu_forward, k::gelu_backward, k::gated_forward, k::gated_backward,
        k::rope, k::layer_norm_forward, k::layer_norm_backward, k::rms_norm_forward,
        k::rms_norm_backward, k::matmul, k::strided_copy, k::gather, k::scatter_add, k::reduce,
-       k::sort, k::scan, k::softmax_forward, k::softmax_backward, k::window_sum);
+       k::sort, k::scan, k::softmax_forward, k::softmax_backward, k::window_reduce);
 }
 
 }  // namespace zg::testing
