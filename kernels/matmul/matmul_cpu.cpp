@@ -25,6 +25,10 @@ constexpr int64_t sums_of_block = block_rows * block_columns;
 constexpr int64_t slab_words = int64_t{4} << 20, shared_words = int64_t{1} << 18,
                   worker_words = int64_t{3} << 17;
 constexpr int64_t shared_columns = 64, min_worker_columns = 64;  // packed by one task
+// Words that are multiplied by few rows or columns are packed just before, one block of K at a
+// time, by the worker that needs them: the rows of a if c is one block wide; the columns of b if c
+// has at most this many rows, whose sums then stay in the L2 cache.
+constexpr int64_t max_rows_by_blocks = 256;
 // If the rows of a run along K, a is read word by word, and packing it gains little. Otherwise
 // packing avoids cache misses, but costs as much as multiplying the operand by 16 to 32 columns or
 // rows. So an operand that is multiplied by few columns or rows is read in place, too. The limits
@@ -50,7 +54,8 @@ struct Operand {
   int64_t row_stride, stride;  ///< between stored rows; between matrices of the batch
   bool along_k;                ///< stored rows run along K
   int64_t count, chunk, panel;
-  bool in_place;  ///< read without packing
+  bool in_place;           ///< read without packing
+  bool by_blocks = false;  ///< packed by each worker for itself, one block at a time
   /// Its rows or columns; the same rounded up to whole panels; its packed size.
   int64_t slab = 0, pitch = 0, words = 0;
   int64_t items = 1;  ///< number of slabs (of different products of the batch) in memory at a time
@@ -58,8 +63,9 @@ struct Operand {
   void size_slab(int64_t steps, int64_t max_words) {
     const int64_t limit = std::max(max_words / std::max<int64_t>(steps, 1) / chunk, int64_t{1});
     const int64_t chunks = ceil_div(count, chunk);
-    slab = (in_place ? chunks : ceil_div(chunks, ceil_div(chunks, limit))) * chunk;
-    pitch = in_place ? 0 : round_up(std::min(slab, count), panel);
+    const bool whole = in_place || by_blocks;
+    slab = (whole ? chunks : ceil_div(chunks, ceil_div(chunks, limit))) * chunk;
+    pitch = whole ? 0 : round_up(std::min(slab, count), panel);
     words = steps * pitch;
   }
 };
@@ -88,8 +94,9 @@ struct Plan {
   int threads;
   bool dots;
   int64_t per_word;
-  std::vector<KRange> ranges;  ///< of K
+  std::vector<KRange> ranges;  ///< of K; unless `dots`, each is one block
   int64_t steps, k_blocks;     ///< of all ranges
+  int64_t most_steps;          ///< of one range
   int64_t group;               ///< products of the batch worked on together
   Operand a, b;
   int64_t worker_columns =
@@ -106,21 +113,24 @@ struct Plan {
         ranges(table_ranges()),
         steps(ranges.back().first_step + ranges.back().steps),
         k_blocks(blocks_of(ranges)),
+        most_steps(std::ranges::max(ranges, {}, &KRange::steps).steps),
         a{m.a, m.lda,      m.stride_a, !m.transpose_a,
           m.M, block_rows, table.rows, dots || reads_a_in_place()},
         b{m.b, m.ldb,          m.stride_b,    m.transpose_b,
           m.N, shared_columns, table.columns, dots || reads_b_in_place()},
         sums_words((levels_of(m) + (m.c.dtype() == DType::f32 ? 0 : 1)) * sums_of_block) {
+    a.by_blocks = !a.in_place && m.N <= block_columns && (m.batch == 1 || m.stride_a);
     a.size_slab(steps, slab_words);
     b.size_slab(steps, slab_words);
     const int64_t largest = std::max({int64_t{1}, a.stride ? a.words : 0, b.stride ? b.words : 0});
     group = std::clamp(slab_words / largest, int64_t{1}, m.batch);
     if (a.stride) a.items = group;
     if (b.stride) b.items = group;
-    if (b.words > shared_words) {
+    if (b.words > shared_words && !a.by_blocks) {
       const int64_t limit = std::clamp(worker_words / steps / table.columns * table.columns,
                                        min_worker_columns, block_columns);
       worker_columns = equal_part(m.N, limit, table.columns, group, threads);
+      b.by_blocks = m.M <= max_rows_by_blocks && levels_of(m) == 0 && m.c.dtype() == DType::f32;
     }
   }
 
@@ -131,7 +141,19 @@ struct Plan {
     if (has_pairs && !table.pairs)
       for (KRange& range : all)
         for (int64_t* steps : {&range.first_step, &range.steps, &range.block_steps}) *steps *= 2;
-    return all;
+    if (dots) return all;
+    std::vector<KRange> blocks;
+    for (const KRange& range : all)
+      for (int64_t step = 0; step == 0 || step < range.steps; step += range.block_steps) {
+        KRange& block = blocks.emplace_back(range);
+        block.k += step * per_word;
+        block.first_step += step;
+        block.steps = std::min(range.block_steps, range.steps - step);
+        block.depth = std::min(block.steps * per_word, range.depth - step * per_word);
+        block.begins_group &= step == 0;
+        block.ends_group &= step + block.steps == range.steps;
+      }
+    return blocks;
   }
 
   /// An operand can be read in place if it is f32, or bf16 with contiguous pairs along K.
@@ -149,10 +171,12 @@ struct Plan {
            !m.transpose_b && whole_vectors;
   }
 
-  int64_t b_words() const {
-    return worker_columns ? threads * steps * worker_columns : b.items * b.words;
-  }
-  int64_t words() const { return a.items * a.words + b_words() + threads * sums_words; }
+  /// The rows of a and the columns of b that each worker packs for itself.
+  int64_t rows_words() const { return block_rows * most_steps; }
+  int64_t columns_words() const { return worker_columns * (b.by_blocks ? most_steps : steps); }
+  int64_t a_words() const { return a.by_blocks ? threads * rows_words() : a.items * a.words; }
+  int64_t b_words() const { return worker_columns ? threads * columns_words() : b.items * b.words; }
+  int64_t words() const { return a_words() + b_words() + threads * sums_words; }
 };
 
 /// The progress of one call: its current products and rows.
@@ -164,7 +188,7 @@ struct Run {
   Run(const Plan& plan, Workspace workspace)
       : plan(plan),
         a_panels(reinterpret_cast<float*>(workspace.data)),
-        b_panels(a_panels + plan.a.items * plan.a.words),
+        b_panels(a_panels + plan.a_words()),
         sums(b_panels + plan.b_words()) {}
 
   /// Packs `width` rows or columns of an operand from `first` on, for one block of steps.
@@ -183,7 +207,9 @@ struct Run {
   }
 
   int64_t packing_tasks(const Operand& o, int64_t extent) const {
-    return o.in_place ? 0 : std::min(items, o.items) * ceil_div(extent, o.chunk) * plan.k_blocks;
+    return o.in_place || o.by_blocks
+               ? 0
+               : std::min(items, o.items) * ceil_div(extent, o.chunk) * plan.k_blocks;
   }
 
   void pack(const Operand& o, int64_t first, int64_t extent, float* slabs, int64_t task) const {
@@ -220,49 +246,61 @@ struct Run {
     return words;
   }
 
-  /// The block of c at row i of the slab and at column j.
+  /// Packs rows or columns of one range, which is one block, for a worker itself.
+  MultiplyBlock::Words packed(const Operand& o, int64_t which, int64_t first, int64_t width,
+                              const KRange& range, float* panels) const {
+    pack(o, which, first, width, {range.first_step, range.steps, range.k, range.depth}, panels);
+    return {.data = reinterpret_cast<const std::byte*>(panels)};
+  }
+
+  /// The block of c at row i of the slab and at column j: all ranges, or one.
   void multiply(int64_t which, int64_t i, int64_t height, int64_t j, int64_t width,
                 const MultiplyBlock::Words& b, int worker) const {
+    for (const KRange& range : plan.ranges)
+      multiply(which, i, height, j, width, in_range(plan.b, b, range), worker, range);
+  }
+  void multiply(int64_t which, int64_t i, int64_t height, int64_t j, int64_t width,
+                const MultiplyBlock::Words& b, int worker, const KRange& range) const {
     const Matmul& m = plan.m;
     const int64_t first = (item + which) * m.stride_c + (row + i) * m.ldc + j;
     std::byte* c = at(m.c, first);
     const bool in_place = m.c.dtype() == DType::f32;
     float* scratch = sums + worker * plan.sums_words;
     float* levels = in_place ? scratch : scratch + sums_of_block;
-    const MultiplyBlock::Words a = words(plan.a, row, which, i, a_panels);
+    const MultiplyBlock::Words a =
+        plan.a.by_blocks
+            ? packed(plan.a, which, row + i, height, range, a_panels + worker * plan.rows_words())
+            : in_range(plan.a, words(plan.a, row, which, i, a_panels), range);
     const bool only_bias = in_place && !plan.dots && m.bias && m.bias.dtype() == DType::f32 &&
                            !m.pre_activation && m.activation == Activation::none;
-    for (const KRange& range : plan.ranges) {
-      const bool is_last = &range == &plan.ranges.back();
-      const bool is_root = range.folds == levels_of(m);
-      plan.table.multiply(
-          {.a = in_range(plan.a, a, range),
-           .b = in_range(plan.b, b, range),
-           .dots = plan.dots,
-           .rows = height,
-           .columns = width,
-           .steps = range.steps,
-           .block_steps = range.block_steps,
-           .sums = !is_root   ? levels + range.folds * sums_of_block
-                   : in_place ? reinterpret_cast<float*>(c)
-                              : scratch,
-           .sums_row_stride = is_root && in_place ? m.ldc : block_columns,
-           .add = m.accumulate || !range.begins_group,
-           .folded = levels,
-           .folds = range.ends_group ? range.folds : 0,
-           .fold_words = sums_of_block,
-           .fold_row_stride = block_columns,
-           .bias = is_last && only_bias ? m.bias.data<float>() + j : nullptr,
-           .finish = is_last && !only_bias &&
-                     (!in_place || m.bias || m.pre_activation || m.activation != Activation::none),
-           .epilogue = {.dtype = m.a.dtype(),
-                        .c_dtype = m.c.dtype(),
-                        .c = c,
-                        .pre_activation = at(m.pre_activation, first),
-                        .c_row_stride = m.ldc,
-                        .bias = at(m.bias, j),
-                        .activation = m.activation}});
-    }
+    const bool is_last = &range == &plan.ranges.back();
+    const bool is_root = range.folds == levels_of(m);
+    plan.table.multiply(
+        {.a = a,
+         .b = b,
+         .dots = plan.dots,
+         .rows = height,
+         .columns = width,
+         .steps = range.steps,
+         .sums = !is_root   ? levels + range.folds * sums_of_block
+                 : in_place ? reinterpret_cast<float*>(c)
+                            : scratch,
+         .sums_row_stride = is_root && in_place ? m.ldc : block_columns,
+         .add = m.accumulate || !range.begins_group,
+         .folded = levels,
+         .folds = range.ends_group ? range.folds : 0,
+         .fold_words = sums_of_block,
+         .fold_row_stride = block_columns,
+         .bias = is_last && only_bias ? m.bias.data<float>() + j : nullptr,
+         .finish = is_last && !only_bias &&
+                   (!in_place || m.bias || m.pre_activation || m.activation != Activation::none),
+         .epilogue = {.dtype = m.a.dtype(),
+                      .c_dtype = m.c.dtype(),
+                      .c = c,
+                      .pre_activation = at(m.pre_activation, first),
+                      .c_row_stride = m.ldc,
+                      .bias = at(m.bias, j),
+                      .activation = m.activation}});
   }
 
   /// All rows of the slab with some columns of b, which the worker packs for itself.
@@ -271,14 +309,25 @@ struct Run {
     const int64_t j = task % parts * plan.worker_columns, which = task / parts;
     const int64_t width = std::min(plan.worker_columns, plan.m.N - j);
     const int64_t pitch = round_up(width, plan.b.panel);
-    float* panels = b_panels + worker * plan.steps * plan.worker_columns;
-    for (int64_t index = 0; index < plan.k_blocks; ++index) {
-      const KBlock block = block_of(plan.ranges, index, plan.per_word);
-      pack(plan.b, which, j, width, block, panels + block.step * pitch);
+    float* panels = b_panels + worker * plan.columns_words();
+    const auto each_block = [&](const auto& f) {
+      for (int64_t i = 0; i < rows; i += block_rows) f(i, std::min(block_rows, rows - i));
+    };
+    if (plan.b.by_blocks) {
+      for (const KRange& range : plan.ranges) {
+        const MultiplyBlock::Words words = packed(plan.b, which, j, width, range, panels);
+        each_block([&](int64_t i, int64_t height) {
+          multiply(which, i, height, j, width, words, worker, range);
+        });
+      }
+      return;
     }
-    for (int64_t i = 0; i < rows; i += block_rows)
-      multiply(which, i, std::min(block_rows, rows - i), j, width,
+    for (const KRange& range : plan.ranges)
+      packed(plan.b, which, j, width, range, panels + range.first_step * pitch);
+    each_block([&](int64_t i, int64_t height) {
+      multiply(which, i, height, j, width,
                {.data = reinterpret_cast<const std::byte*>(panels), .pitch = pitch}, worker);
+    });
   }
 
   /// Packs shared operands once, by all workers together. Then tasks multiply blocks of c, or

@@ -12,6 +12,14 @@ namespace {
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/// Prefetches a piece of a stored row that is packed later into the L2 cache. Where rows are far
+/// apart and short pieces are read, processors do not prefetch the next ones themselves.
+inline void prefetch_row(const void* p, int64_t bytes) {
+  constexpr int64_t line = 64;
+  for (int64_t i = 0; i < bytes; i += line)
+    __builtin_prefetch(static_cast<const char*>(p) + i, 0, 2);
+}
+
 template <class T>  // f32, and what is widened to it
 struct Word {
   static constexpr int64_t elements = 1;
@@ -67,6 +75,8 @@ void pack_transposed(const T* source, int64_t row_stride, int64_t columns, int64
   for (int64_t k = 0; k < depth; k += elements) {
     Part block[part_lanes];
     for (int i = 0; i < part_lanes; ++i)
+      prefetch_row(source + (i + part_lanes) * row_stride + k, sizeof(Part));
+    for (int i = 0; i < part_lanes; ++i)
       block[i] = i < columns ? Word<T>::along_k(source + i * row_stride + k, depth - k) : Part{};
     transpose(block);
     const int64_t steps = steps_of<T>(smaller(elements, depth - k));
@@ -80,9 +90,12 @@ void pack_transposed(const T* source, int64_t row_stride, int64_t columns, int64
 /// Packs all panels from an operand that stores each step of K as a row.
 template <class T>
 void pack_across(const T* source, const PackBlock& block, int64_t steps) {
+  constexpr int64_t ahead = 16 * Word<T>::elements;  // measured
   for (int64_t s = 0; s < steps; ++s) {
     const int64_t k = (Word<T>::swaps ? s ^ 1 : s) * Word<T>::elements;
     const T* row = source + k * block.row_stride;
+    for (int64_t i = 0; i < Word<T>::elements; ++i)
+      prefetch_row(row + (ahead + i) * block.row_stride, block.width * int64_t{sizeof(T)});
     float* out = block.panels + s * block.panel;
     for (int64_t first = 0; first < block.width; first += block.panel, out += steps * block.panel)
       for (int64_t j = 0; j < block.panel; j += part_lanes) {

@@ -157,11 +157,11 @@ void multiply_rows(int64_t height, const Tile& tile) {
                             : multiply_tile<pairs, adjacent, rows, 1>(tile);
 }
 
-/// The operand's words from step k on, where `steps` steps are a block.
-inline View view(const MultiplyBlock::Words& words, int64_t k, int64_t steps, int64_t panel) {
+/// The operand's words of a block of `steps` steps.
+inline View view(const MultiplyBlock::Words& words, int64_t steps, int64_t panel) {
   constexpr int64_t word = sizeof(float);
-  if (words.in_place) return {words.data + k * words.step_bytes, words.row_bytes, words.step_bytes};
-  return {words.data + (k * words.pitch + words.first * steps) * word, word, panel * word};
+  if (words.in_place) return {words.data, words.row_bytes, words.step_bytes};
+  return {words.data + words.first * steps * word, word, panel * word};
 }
 
 /// The view that begins at `row` (a row or column). In packed panels, which have `steps` steps
@@ -176,33 +176,29 @@ inline View from(const View& view, const MultiplyBlock::Words& words, int64_t ro
 template <bool pairs, bool adjacent>
 void multiply_block(const MultiplyBlock& block) {
   const FlushMode mode{block.epilogue.dtype == DType::bf16};
-  for (int64_t k = 0; k == 0 || k < block.steps; k += block.block_steps) {
-    const int64_t steps = smaller(block.block_steps, block.steps - k);
-    const bool last = k + steps == block.steps;
-    const View a = view(block.a, k, steps, tile_rows), b = view(block.b, k, steps, tile_columns);
-    for (int64_t j = 0; j < block.columns; j += tile_columns)
-      for (int64_t i = 0; i < block.rows; i += tile_rows) {
-        const int64_t rows = smaller(tile_rows, block.rows - i);
-        const int64_t columns = smaller(tile_columns, block.columns - j);
-        multiply_rows<pairs, adjacent>(rows,
-                                       {.a = from(a, block.a, i, steps),
-                                        .b = from(b, block.b, j, steps),
-                                        .steps = steps,
-                                        .columns = columns,
-                                        .sums = block.sums + i * block.sums_row_stride + j,
-                                        .row_stride = block.sums_row_stride,
-                                        .add = block.add || k > 0,
-                                        .mode = mode,
-                                        .folded = block.folded + i * block.fold_row_stride + j,
-                                        .folds = last ? block.folds : 0,
-                                        .fold_words = block.fold_words,
-                                        .fold_row_stride = block.fold_row_stride,
-                                        .bias = last && block.bias ? block.bias + j : nullptr});
-        if (last && block.finish)
-          finish(block.epilogue, block.sums + i * block.sums_row_stride + j, block.sums_row_stride,
-                 {i, j, rows, columns});
-      }
-  }
+  const int64_t steps = block.steps;
+  const View a = view(block.a, steps, tile_rows), b = view(block.b, steps, tile_columns);
+  for (int64_t j = 0; j < block.columns; j += tile_columns)
+    for (int64_t i = 0; i < block.rows; i += tile_rows) {
+      const int64_t rows = smaller(tile_rows, block.rows - i);
+      const int64_t columns = smaller(tile_columns, block.columns - j);
+      multiply_rows<pairs, adjacent>(rows, {.a = from(a, block.a, i, steps),
+                                            .b = from(b, block.b, j, steps),
+                                            .steps = steps,
+                                            .columns = columns,
+                                            .sums = block.sums + i * block.sums_row_stride + j,
+                                            .row_stride = block.sums_row_stride,
+                                            .add = block.add,
+                                            .mode = mode,
+                                            .folded = block.folded + i * block.fold_row_stride + j,
+                                            .folds = block.folds,
+                                            .fold_words = block.fold_words,
+                                            .fold_row_stride = block.fold_row_stride,
+                                            .bias = block.bias ? block.bias + j : nullptr});
+      if (block.finish)
+        finish(block.epilogue, block.sums + i * block.sums_row_stride + j, block.sums_row_stride,
+               {i, j, rows, columns});
+    }
 }
 
 template <bool pairs>

@@ -35,12 +35,12 @@ struct Epilogue {
 
 /// One block of c: the products of some panels of a with some of b.
 struct MultiplyBlock {
-  /// The words of an operand. Either panels of a packed slab, ordered by blocks of block_steps
-  /// steps along K, pitch * block_steps words each; or, `in_place`, this block of the operand as it
-  /// is stored.
+  /// The words of an operand. Either the panels of a packed slab at these steps of K; or,
+  /// `in_place`, this block of the operand as it is stored.
   struct Words {
     const std::byte* data;
-    /// Index along M or N at which the block begins; padded width of the slab.
+    /// Index along M or N at which the block begins; padded width of the slab, which has pitch
+    /// words for each step.
     int64_t first = 0, pitch = 0;
     bool in_place = false;
     /// In place: bytes from row to row, and from step to step.
@@ -50,7 +50,7 @@ struct MultiplyBlock {
   Words b;    ///< in place: row_bytes is the size of a word, and the columns fill whole vectors; or
               ///< `dots`
   bool dots;  ///< few rows: a and b are in place, both stored along K; a step is one element
-  int64_t rows, columns, steps, block_steps;
+  int64_t rows, columns, steps;
   float* sums;  ///< [rows, columns] f32, sums_row_stride apart; may be c
   int64_t sums_row_stride;
   bool add;  ///< add to `sums` instead of overwriting it

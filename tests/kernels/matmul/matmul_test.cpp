@@ -251,7 +251,9 @@ TEST_CASE("matmul follows batch strides and leading dimensions, and writes nothi
 }
 
 TEST_CASE("matmul gives the same bits for any number of threads") {
-  const Size sizes[] = {{251, 263, 129}, {7, 1501, 256}, {600, 300, 520}};
+  // Workers pack blocks of a for themselves in the fourth, of b in the last.
+  const Size sizes[] = {
+      {251, 263, 129}, {7, 1501, 256}, {600, 300, 520}, {600, 200, 520}, {200, 1501, 520}};
   for_cover(
       [&](Isa isa, DType dtype, const Size& size) {
         std::vector<Tensor> results;
