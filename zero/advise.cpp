@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <exception>
+#include <future>
 #include <map>
+#include <numeric>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/dtype.h"
-#include "zerograd/zero/batch_size.h"
 
 namespace zg::zero {
 namespace {
@@ -33,29 +32,29 @@ double state_bytes(const Config& config) {
   return count(size_of(config.optimizer)) * ((all_have_them ? moments_of(update) : 0) + masters);
 }
 
-// Elements of parameters that stage 3 divides: all of them, and those of the largest unit.
-std::pair<double, double> divided(const Setting& setting, const ModelSizes& model) {
-  const int64_t small = setting.engine.param_persistence_threshold * setting.tensor;
+// Elements of parameters with more than `small`: all of them, and those of the largest unit.
+std::pair<double, double> divided(const ModelSizes& model, int64_t small) {
   double all = 0.0, largest = 0.0;
-  for (const std::vector<int64_t>& unit : model.units) {
+  for (const ModelSizes::Unit& unit : model.units) {
     double in_unit = 0.0;
-    for (const int64_t numel : unit)
+    for (const int64_t numel : unit.numels)
       if (numel > small) in_unit += count(numel);
-    all += in_unit;
+    all += in_unit * count(unit.times);
     largest = std::max(largest, in_unit);
   }
   return {all, largest};
 }
 
 // Outputs of layers that backward of one micro-batch needs on a rank, and those that a layer
-// computes for its own backward. Without recomputation a layer saves about 16 tensors of its width.
+// computes for its own backward. Without recomputation a layer saves about 15 tensors of its width;
+// tensor ranks divide 11 of them.
 struct SavedBytes {
   double micro_batch, layer;
 };
 SavedBytes saved_bytes(const Setting& setting, const ModelSizes& model) {
   const double output = count(size_of(setting.engine.compute)) *
                         count(setting.micro_batch * model.tokens * model.width);
-  const double layer = 16.0 / count(setting.tensor) * output;
+  const double layer = (4.0 + 11.0 / count(setting.tensor)) * output;
   return {count(model.layers) / count(setting.pipeline) * (setting.recomputes ? output : layer),
           layer};
 }
@@ -67,9 +66,13 @@ size_t index_of(Space space) { return space == Space::file ? 2 : space == Space:
 ModelSizes ModelSizes::of(const ParameterStore& store) {
   ModelSizes sizes;
   for (const auto& unit : store.units()) {
-    std::vector<int64_t>& numels = sizes.units.emplace_back();
+    Unit one;
     for (const auto& parameter : store.parameters())
-      if (parameter->unit == unit.get()) numels.push_back(parameter->shape.numel());
+      if (parameter->unit == unit.get()) one.numels.push_back(parameter->shape.numel());
+    if (!sizes.units.empty() && sizes.units.back().numels == one.numels)
+      ++sizes.units.back().times;
+    else
+      sizes.units.push_back(std::move(one));
   }
   for (const auto& parameter : store.parameters()) {
     sizes.parameters += parameter->shape.numel();
@@ -91,7 +94,7 @@ SpaceBytes least_bytes(const Setting& setting, const ModelSizes& model, int64_t 
   if (config.stage < 3) {
     at(Space::device) += value * count(model.parameters) * share;
   } else {
-    const auto [large, unit] = divided(setting, model);
+    const auto [large, unit] = divided(model, config.param_persistence_threshold * setting.tensor);
     at(Space::device) += value * (count(model.parameters) - large) * share;
     at(offload.parameter) += value * large * share / data;
     if (offload.parameter == Space::file)
@@ -101,9 +104,9 @@ SpaceBytes least_bytes(const Setting& setting, const ModelSizes& model, int64_t 
   }
   // A part of the optimizer's states is made of whole units.
   const double states = state_bytes(config) * trainable / (config.stage > 0 ? data : 1.0);
-  const double unit = states * (offload.optimizer_ratio < 1.0
-                                    ? divided(setting, model).second / count(model.parameters)
-                                    : 0.0);
+  const double unit =
+      states *
+      (offload.optimizer_ratio < 1.0 ? divided(model, 0).second / count(model.parameters) : 0.0);
   const double away = offload.optimizer == Space::device ? 0.0 : states * offload.optimizer_ratio;
   at(offload.optimizer) += std::max(0.0, away - unit);
   at(Space::device) += std::max(0.0, states - away - unit);
@@ -134,24 +137,30 @@ double step_seconds(const Setting& setting, const ModelSizes& model, int64_t ran
   const double away = offload.optimizer == Space::device ? 0.0 : offload.optimizer_ratio;
 
   // Weights are read twice and their gradients written once in each micro-batch. An update reads
-  // gradients and states, and writes states.
+  // gradients and states, and writes states. The slowest stage has a layer more than the mean.
   const double update = 2.0 * states + 4.0 * trained / (config.stage > 0 ? data : 1.0);
+  const int64_t layers = (model.layers + setting.pipeline - 1) / setting.pipeline;
+  const double slowest = count(layers * setting.pipeline) / count(model.layers);
   double seconds =
-      compute.value_or((1.0 + again / 3.0) * model.operations * count(setting.micro_batch) * times *
-                           share / rates.operations +
+      compute.value_or(slowest * (1.0 + again / 3.0) * model.operations *
+                           count(setting.micro_batch) * times * share / rates.operations +
                        (3.0 * values * times + update * (1.0 - away)) / rates.memory);
   seconds *= (times + stages - 1.0) / times;
 
   // Every micro-batch sends gradients to their owners; at stage 3 it gathers parameters twice.
   const double others = (data - 1.0) / data;
-  double wire = others * values * times + others * (config.stage == 3 ? 2.0 * times : 1.0) *
+  double sent = others * values * times + others * (config.stage == 3 ? 2.0 * times : 1.0) *
                                               (config.stage == 0 ? 4.0 * trained : values);
+  if (config.stage == 3 && config.prefetch_bucket_size == 0) sent *= 1.1;  // gathers are waited for
+  // Neighbours are tensor ranks, then data ranks, then stages.
+  const auto rate_within = [&](double group) {
+    return rates.node_ranks > 0 && group > count(rates.node_ranks) ? rates.network : rates.wire;
+  };
+  seconds += sent / rate_within(tensor * data);
   const double saved = value * tokens * count(model.width);  // the output of one layer
-  wire +=
-      (4.0 + 2.0 * again) * saved * count(model.layers) / stages * 2.0 * (tensor - 1.0) / tensor;
-  if (stages > 1.0) wire += 2.0 * saved;
-  if (config.stage == 3 && config.prefetch_bucket_size == 0) wire *= 1.1;  // gathers are waited for
-  seconds += wire / rates.wire;
+  seconds += (4.0 + 2.0 * again) * saved * count(model.layers) / stages * 2.0 * (tensor - 1.0) /
+             tensor / rate_within(tensor);
+  if (stages > 1.0) seconds += 2.0 * saved / rate_within(count(ranks));
 
   // Copies between device and host, also on the way to a disk.
   double link = 0.0, disk = 0.0;
@@ -299,29 +308,59 @@ Load load_of(const Bytes& bytes, const SpaceBytes& limits) {
   return load;
 }
 
-// About the bytes that a setting takes above its bound: activations.
-Bytes expected_excess(const Setting& setting, const ModelSizes& model) {
+// About the bytes that a setting takes above its bound: activations and, in a pipeline, what the
+// stage with the embedding or the head has above the mean, or the last one's gradients of tied
+// weights, which wait for the first stage (Mirrors).
+Bytes expected_excess(const Setting& setting, const ModelSizes& model, int64_t ranks) {
   const SavedBytes saved = saved_bytes(setting, model);
   const double micro_batches = count(std::min(setting.pipeline, setting.accumulation));
+  const Config& config = setting.engine;
   Bytes bytes{};
-  bytes[index_of(setting.engine.offload.activation)] =
-      static_cast<int64_t>(saved.micro_batch * micro_batches);
-  bytes[0] += static_cast<int64_t>(saved.layer);
+  const auto add = [&](Space space, double more) {
+    bytes[index_of(space)] += static_cast<int64_t>(more);
+  };
+  add(config.offload.activation, saved.micro_batch * micro_batches);
+  add(Space::device, saved.layer);
+  if (setting.pipeline > 1 && !model.units.empty()) {
+    const auto numel_of = [](const ModelSizes::Unit& unit) {
+      return count(std::accumulate(unit.numels.begin(), unit.numels.end(), int64_t{0}));
+    };
+    const double first = numel_of(model.units.front()), last = numel_of(model.units.back());
+    const double more =
+        (std::max(first, last) - (first + last) / count(setting.pipeline)) / count(setting.tensor);
+    const double share = more / count(data_ranks(setting, ranks)),
+                 value = count(size_of(config.compute));
+    if (config.stage == 3)
+      add(config.offload.parameter, value * share);
+    else
+      add(Space::device, value * more);
+    add(config.offload.gradient, count(size_of(config.grad_accum)) * share);
+    add(config.offload.optimizer, state_bytes(config) * (config.stage > 0 ? share : more));
+    const double tied = last < 0.5 * first ? 4.0 * first / count(setting.tensor) : 0.0;
+    bytes[0] = std::max(bytes[0], static_cast<int64_t>(tied * count(setting.pipeline + 1)));
+  }
   return bytes;
+}
+
+// Settings with an equal key take about the same bytes above their bound.
+auto bytes_key(const Setting& setting) {
+  const Config& config = setting.engine;
+  return std::tuple(setting.recomputes, config.offload.activation, setting.micro_batch,
+                    setting.tensor, setting.pipeline, config.stage == 3,
+                    config.prefetch_bucket_size, config.reduce_bucket_size,
+                    config.offload.parameter, config.offload.optimizer);
+}
+// The kernels of settings with an equal key take about the same time.
+auto kernels_key(const Setting& setting) {
+  return std::tuple(setting.recomputes, setting.micro_batch, setting.tensor, setting.pipeline);
 }
 
 struct Candidate {
   const Setting* setting;
+  int64_t micro_batch;
   Bytes least, expected;  // expected: above `least`
   double seconds;
-  // Settings with an equal key take about the same bytes above their bound.
-  auto key() const {
-    const Config& config = setting->engine;
-    return std::tuple(setting->recomputes, config.offload.activation, setting->micro_batch,
-                      setting->tensor, setting->pipeline, config.stage == 3,
-                      config.prefetch_bucket_size, config.reduce_bucket_size,
-                      config.offload.parameter, config.offload.optimizer);
-  }
+  size_t bytes_group, kernels_group;  // of equal keys
 };
 
 }  // namespace
@@ -332,55 +371,75 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
   const Clock::time_point begin = Clock::now();
   Search search;
   std::vector<Candidate> open, over;  // over: their bound exceeds a limit
+  std::map<decltype(bytes_key({})), size_t> bytes_groups;
+  std::map<decltype(kernels_key({})), size_t> kernels_groups;
   for (const Setting& setting : settings) {
     const auto least = array_of(least_bytes(setting, model, ranks));
     std::vector<Candidate>& list = load_of(least, options.limits).share > 1.0 ? over : open;
-    list.push_back({&setting, least, expected_excess(setting, model),
-                    step_seconds(setting, model, ranks, options.rates)});
+    list.push_back(
+        {&setting, setting.micro_batch, least, expected_excess(setting, model, ranks),
+         step_seconds(setting, model, ranks, options.rates),
+         bytes_groups.try_emplace(bytes_key(setting), bytes_groups.size()).first->second,
+         kernels_groups.try_emplace(kernels_key(setting), kernels_groups.size()).first->second});
   }
   search.bounded = over.size();
-  std::map<decltype(Candidate().key()), Bytes> excess;
+  std::vector<std::optional<Bytes>> excess(bytes_groups.size());
   std::map<int64_t, Bytes> unexpected;  // by micro-batch, the smallest above `expected`
-  std::vector<double> estimates;        // step_seconds() of those that fit
+  std::vector<double> times;            // of the settings that fit
+  // The seconds of plans above step_seconds(). A group without a plan is expected to be as good as
+  // the best.
+  std::vector<std::optional<double>> delays(kernels_groups.size());
+  std::optional<double> least_delay;
+  const auto seconds_of = [&](const Candidate& one) {
+    return one.seconds + delays[one.kernels_group].value_or(least_delay.value_or(0.0));
+  };
   // Whether a candidate will probably fit (keys do not say all: some of the excess), then the
   // predicted time, or how much it will lack. Until one fits, every second plan is of the smallest.
   bool smallest_first = false;
   size_t doubtful = 16;
   const auto rank_of = [&](const Candidate& one) {
-    const auto known = excess.find(one.key());
-    Bytes above = known == excess.end() ? one.expected : known->second;
-    if (const auto more = unexpected.upper_bound(one.setting->micro_batch);
-        known == excess.end() && more != unexpected.begin())
-      for (size_t space = 0; space < 3; ++space) above[space] += std::prev(more)->second[space];
-    Bytes bytes = one.least;
-    for (size_t space = 0; space < 3; ++space) bytes[space] += above[space] * 3 / 4;
+    const std::optional<Bytes>& known = excess[one.bytes_group];
+    const auto more = unexpected.upper_bound(one.micro_batch);
+    Bytes bytes = known.value_or(one.expected);
+    for (size_t space = 0; space < 3; ++space) {
+      if (!known && more != unexpected.begin()) bytes[space] += std::prev(more)->second[space];
+      bytes[space] = one.least[space] + bytes[space] * (known ? 15 : 12) / 16;
+    }
     const double load = load_of(bytes, options.limits).share;
     const bool lacks = load > 1.0;
-    return std::pair(lacks || smallest_first, lacks || smallest_first ? load : one.seconds);
+    return std::pair(lacks || smallest_first, lacks || smallest_first ? load : seconds_of(one));
+  };
+  // The places of the first open candidates by a rank, in order.
+  const auto first_by = [&](const auto& rank, size_t most) {
+    std::vector<std::pair<decltype(rank(open.front())), size_t>> ranked;
+    for (const Candidate& one : open) ranked.emplace_back(rank(one), ranked.size());
+    std::ranges::partial_sort(ranked, ranked.begin() + static_cast<int64_t>(most));
+    std::vector<size_t> places;
+    for (size_t i = 0; i < most; ++i) places.push_back(ranked[i].second);
+    return places;
   };
   const auto keep = [&](PlannedSetting one, const Candidate& of) {
     one.setting = *of.setting;
     if (one.seconds == 0.0) one.seconds = of.seconds;
+    const double delay = one.seconds - of.seconds;
+    delays[of.kernels_group] = delay;
+    least_delay = std::min(delay, least_delay.value_or(delay));
     const Bytes bytes = array_of(one.bytes);
-    Bytes above = bytes;
-    for (size_t space = 0; space < 3; ++space) above[space] -= of.least[space];
-    Bytes& known = excess.try_emplace(of.key(), above).first->second;
-    for (size_t space = 0; space < 3; ++space) known[space] = std::min(known[space], above[space]);
-    for (size_t space = 0; space < 3; ++space)
-      above[space] = std::max<int64_t>(0, above[space] - of.expected[space]);
-    Bytes& more = unexpected.try_emplace(of.setting->micro_batch, above).first->second;
-    for (size_t space = 0; space < 3; ++space) more[space] = std::min(more[space], above[space]);
+    constexpr Bytes most = {INT64_MAX, INT64_MAX, INT64_MAX};
+    Bytes& more = unexpected.try_emplace(of.micro_batch, most).first->second;
+    std::optional<Bytes>& known = excess[of.bytes_group];
+    if (!known) known = most;
+    for (size_t space = 0; space < 3; ++space) {
+      const int64_t above = bytes[space] - of.least[space];
+      (*known)[space] = std::min((*known)[space], above);
+      more[space] = std::min(more[space], std::max<int64_t>(0, above - of.expected[space]));
+    }
     const Load load = load_of(bytes, options.limits);
     constexpr const char* names[] = {"device", "host", "file", "both"};
     one.tight = names[load.space];
     one.load = load.share;
-    if (one.fits()) estimates.push_back(of.seconds);
+    if (one.fits()) times.push_back(one.seconds);
     (one.fits() ? search.fitting : search.rest).push_back(std::move(one));
-  };
-  const auto slowest_of_enough = [&] {
-    const auto last = estimates.begin() + static_cast<int64_t>(options.enough) - 1;
-    std::ranges::nth_element(estimates, last);
-    return *last;
   };
   while (!open.empty()) {
     if (std::chrono::duration<double>(Clock::now() - begin).count() > options.seconds) {
@@ -388,43 +447,35 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
       break;
     }
     smallest_first = search.fitting.empty() && !smallest_first;
-    size_t together = std::min(open.size(), static_cast<size_t>(std::max(1, options.threads)));
-    std::ranges::partial_sort(open, open.begin() + static_cast<int64_t>(together), {}, rank_of);
+    const size_t together = static_cast<size_t>(std::max(1, options.threads));
+    std::vector<size_t> next = first_by(rank_of, std::min(open.size(), together));
     if (search.fitting.size() >= options.enough) {
-      const double slowest = slowest_of_enough();
-      const auto order = [&](const Candidate& one) {
-        return std::pair(one.seconds >= slowest, rank_of(one));
-      };
-      if (rank_of(open.front()).first || open.front().seconds >= slowest) {
+      const auto last = times.begin() + static_cast<int64_t>(options.enough) - 1;
+      std::ranges::nth_element(times, last);
+      const double slowest = *last;
+      const auto is_slower = [&](size_t place) { return seconds_of(open[place]) >= slowest; };
+      if (rank_of(open[next.front()]).first || is_slower(next.front())) {
         // Predicted bytes err: some of the faster settings are planned that probably do not fit.
-        const auto next = std::ranges::min_element(open, {}, order);
-        if (doubtful-- == 0 || next->seconds >= slowest) break;
-        std::iter_swap(open.begin(), next);
-        together = 1;
+        next = first_by(
+            [&](const Candidate& one) {
+              return std::pair(seconds_of(one) >= slowest, rank_of(one));
+            },
+            1);
+        if (doubtful-- == 0 || is_slower(next.front())) break;
       }
     }
-    std::vector<std::optional<PlannedSetting>> planned(together);
-    std::vector<std::exception_ptr> failures(together);
-    const auto work = [&](size_t i) {
-      try {
-        planned[i] = plan(*open[i].setting);
-      } catch (...) {
-        failures[i] = std::current_exception();
-      }
-    };
-    std::vector<std::thread> helpers;
-    for (size_t i = 1; i < together; ++i) helpers.emplace_back(work, i);
-    work(0);
-    for (std::thread& helper : helpers) helper.join();
-    for (size_t i = 0; i < together; ++i) {
-      if (failures[i]) std::rethrow_exception(failures[i]);
-      if (!planned[i]) {
+    std::vector<std::future<std::optional<PlannedSetting>>> plans;
+    for (const size_t place : next)
+      plans.push_back(std::async(next.size() > 1 ? std::launch::async : std::launch::deferred,
+                                 [&, place] { return plan(*open[place].setting); }));
+    for (size_t i = 0; i < next.size(); ++i) {
+      if (std::optional<PlannedSetting> planned = plans[i].get())
+        keep(std::move(*planned), open[next[i]]);
+      else
         ++search.refused;
-        continue;
-      }
-      keep(std::move(*planned[i]), open[i]);
     }
-    open.erase(open.begin(), open.begin() + static_cast<int64_t>(together));
+    std::ranges::sort(next, std::greater());
+    for (const size_t place : next) open.erase(open.begin() + static_cast<int64_t>(place));
   }
   search.unplanned = open.size();
   smallest_first = false;
@@ -432,11 +483,11 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
   open.insert(open.end(), over.begin(), over.end());
   if (!search.fitting.empty())
     std::erase_if(open, [&](const Candidate& one) {
-      return !rank_of(one).first || one.seconds >= *std::ranges::min_element(estimates);
+      return !rank_of(one).first || seconds_of(one) >= *std::ranges::min_element(times);
     });
   const size_t more = search.fitting.empty() ? (search.rest.empty() ? 16 : 0) : 1;
   for (size_t i = 0; i < more && !open.empty(); ++i) {
-    const auto next = std::ranges::min_element(open, {}, rank_of);
+    const auto next = open.begin() + static_cast<int64_t>(first_by(rank_of, 1).front());
     if (std::optional<PlannedSetting> one = plan(*next->setting)) keep(std::move(*one), *next);
     open.erase(next);
   }

@@ -42,8 +42,12 @@ struct SpaceBytes {
 
 /// A model as a search sees it.
 struct ModelSizes {
-  std::vector<std::vector<int64_t>> units;  ///< elements of each parameter, by unit
-  int64_t parameters = 0, trainable = 0;    ///< elements
+  struct Unit {
+    std::vector<int64_t> numels;  ///< elements of each parameter
+    int64_t times = 1;            ///< equal units that follow each other
+  };
+  std::vector<Unit> units;
+  int64_t parameters = 0, trainable = 0;  ///< elements
   int64_t layers = 1, width = 1;
   int64_t tokens = 1;           ///< of a sample
   double operations = 0.0;      ///< of a sample's products, forward and backward
@@ -58,10 +62,13 @@ struct ModelSizes {
 ZG_API SpaceBytes least_bytes(const Setting& setting, const ModelSizes& model, int64_t ranks);
 
 /// Rates of a rank, 1/s: operations of products, bytes of device memory, bytes received from other
-/// ranks, copied between device and host, read or written by the host's update, and of a disk.
-/// The initial values are rough ones of a GPU with 24 GB; only their ratios decide an order.
+/// ranks, copied between device and host, read or written by the host's update, of a disk, and
+/// received from ranks of other nodes. The initial values are rough ones of a GPU with 24 GB; only
+/// their ratios decide an order.
 struct StepRates {
-  double operations = 60e12, memory = 700e9, wire = 10e9, link = 12e9, host = 20e9, disk = 1.5e9;
+  double operations = 60e12, memory = 700e9, wire = 10e9, link = 12e9, host = 20e9, disk = 1.5e9,
+         network = 1e9;
+  int64_t node_ranks = 0;  ///< ranks of a node; 0: all
 };
 /// A device by its published sizes; rates are those of products in bf16.
 struct Card {
@@ -134,9 +141,9 @@ struct Search {
 using PlanSetting = std::function<std::optional<PlannedSetting>(const Setting&)>;
 
 /// Plans settings until enough fit. Only a lower bound above a limit skips a setting for good; the
-/// order follows step_seconds(), expected activations, and the bytes that plans so far took above
-/// these; until one fits, every second plan is of the smallest. So if nothing fits and the search
-/// is complete, no setting of the list fits.
+/// order follows step_seconds(), expected activations, and the bytes and seconds that plans so far
+/// took above these; until one fits, every second plan is of the smallest. So if nothing fits and
+/// the search is complete, no setting of the list fits.
 ZG_API Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& model,
                            int64_t ranks, const SearchOptions& options, const PlanSetting& plan);
 

@@ -457,6 +457,7 @@ int plan(const std::vector<std::string>& arguments) {
                                                      : zero::card_named(options.machine.card).rates,
                                         .enough = 32,
                                         .seconds = options.advise_s * 2.0 / 3.0};
+  search_options.rates.node_ranks = run.options.ranks / options.machine.nodes;
   zero::Search search = search_settings(run, choices_of(run), search_options, rates);
   const size_t found = search.fitting.size();
   search.fitting = exact_rows(run, search.fitting, options.advise_s / 3.0);

@@ -58,11 +58,13 @@ zero::ModelSizes model_sizes(const Run& run) {
   return sizes;
 }
 
+bool may_vary(const TrainOptions& options, const std::string& flag) {
+  return !options.has(flag) || options.defaulted.contains(flag);
+}
+
 zero::Choices choices_of(const Run& run, bool keeps_given) {
   const TrainOptions& options = run.options;
-  const auto open = [&](const char* flag) {
-    return !keeps_given || !options.has(flag) || options.defaulted.contains(flag);
-  };
+  const auto open = [&](const char* flag) { return !keeps_given || may_vary(options, flag); };
   zero::Choices choices;
   if (!open("--zero-stage") || !open("--strategy")) choices.stages.clear();
   if (!open("--activation-checkpoint")) choices.recomputes.clear();
@@ -126,6 +128,7 @@ std::optional<zero::PlannedSetting> plan_setting(const Run& run, const Setting& 
   TrainOptions& options = candidate.options;
   if (whole_steps) options.accumulation = setting.accumulation;
   options.kernels = peaks ? "counted" : "";
+  options.device_flags.device.count_launches = peaks != nullptr;
   // Validations and samples of later steps are planned in the first ones.
   for (int64_t* interval : {&options.eval_interval, &options.sample_interval})
     if (*interval > 0 && *interval <= run.options.steps) *interval = 1;
@@ -223,17 +226,24 @@ zero::StepRates rates_of(const Run& run, const Peaks* peaks) {
   return rates;
 }
 
+zero::Search search_list(const Run& run, const std::vector<Setting>& settings,
+                         const zero::SearchOptions& options, const Peaks* peaks) {
+  const zero::ModelSizes model = model_sizes(run);
+  return zero::find_fitting(settings, model, run.options.ranks, options,
+                            [&](const Setting& setting) {
+                              return plan_setting(run, setting, model, options.rates, peaks);
+                            });
+}
+
 zero::Search search_settings(const Run& run, const zero::Choices& choices,
                              zero::SearchOptions options, const Peaks* peaks) {
-  const zero::ModelSizes model = model_sizes(run);
   const DeviceOptions& limits = run.options.device_flags.device;
   options.limits.device = limits.memory_limit;
   options.limits.host = limits.host_limit;
   options.threads = available_cores();
-  return zero::find_fitting(zero::settings_of(setting_of(run), choices, model, run.options.ranks),
-                            model, run.options.ranks, options, [&](const Setting& setting) {
-                              return plan_setting(run, setting, model, options.rates, peaks);
-                            });
+  return search_list(
+      run, zero::settings_of(setting_of(run), choices, model_sizes(run), run.options.ranks),
+      options, peaks);
 }
 
 namespace {

@@ -17,6 +17,9 @@ zero::Setting setting_of(const Run& run);
 Run with_setting(const Run& run, const zero::Setting& setting);
 zero::ModelSizes model_sizes(const Run& run);
 
+/// True if a search may vary the flag: it is not on the command line, and its key is not written in
+/// the DeepSpeed config. The default value of a key does not count.
+bool may_vary(const TrainOptions& options, const std::string& flag);
 /// The choices of a search of this run. `keeps_given`: without the values that flags or the text of
 /// a config give.
 zero::Choices choices_of(const Run& run, bool keeps_given = false);
@@ -46,6 +49,9 @@ std::vector<zero::PlannedSetting> exact_rows(const Run& run,
 /// Rates for runs on this type of device; `peaks` replace what they have.
 zero::StepRates rates_of(const Run& run, const Peaks* peaks = nullptr);
 
+/// Searches these settings within the limits of `options`.
+zero::Search search_list(const Run& run, const std::vector<zero::Setting>& settings,
+                         const zero::SearchOptions& options, const Peaks* peaks = nullptr);
 /// Searches the settings of the run, with the limits of --device-memory and --host-memory.
 zero::Search search_settings(const Run& run, const zero::Choices& choices,
                              zero::SearchOptions options, const Peaks* peaks = nullptr);

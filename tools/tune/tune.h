@@ -33,10 +33,6 @@ int deviations_of(const Tuning& tuning, const Run& run);
 /// A description of the tuning for the user.
 std::string description_of(const Tuning& tuning, const Run& run);
 
-/// True if `tune` may vary the flag: it is not on the command line, and its key is not written in
-/// the DeepSpeed config. The default value of a key does not count.
-bool may_vary(const TrainOptions& options, const std::string& flag);
-
 /// The ZeRO stages to try: the run's own if the stage was given; else only 3 if the run offloads
 /// parameters; else 0 and 3 with one rank, where 1 and 2 equal 0; else 0 and 1 if gradients are
 /// reduced at the boundary; else all.

@@ -46,15 +46,6 @@ Planned planned_of(const Run& run, const zero::PlannedSetting& one) {
           .fits = one.fits()};
 }
 
-zero::Search search_list(const Run& run, const std::vector<zero::Setting>& settings,
-                         const zero::SearchOptions& options) {
-  const zero::ModelSizes model = model_sizes(run);
-  return zero::find_fitting(settings, model, run.options.ranks, options,
-                            [&](const zero::Setting& setting) {
-                              return plan_setting(run, setting, model, options.rates, nullptr);
-                            });
-}
-
 }  // namespace
 
 double Planned::samples_per_s(const Run& run) const {

@@ -14,10 +14,6 @@ using zero::deepspeed::CheckedConfig;
 using zero::deepspeed::Setting;
 using zero::deepspeed::Value;
 
-bool may_vary(const TrainOptions& options, const std::string& flag) {
-  return !options.has(flag) || options.defaulted.count(flag) > 0;
-}
-
 namespace {
 
 bool is_stage_open(const Run& run) {

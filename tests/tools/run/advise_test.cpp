@@ -158,6 +158,67 @@ TEST_CASE(
   CHECK(fastest_first * 100 >= (200 - nothing_fits) * 90);
 }
 
+TEST_CASE(
+    "a bound allows for whole units of states that a ratio offloads, of small parameters, too") {
+  const tools::Run run = run_of(
+      "--n-layer 2 --n-head 2 --n-embd 64 --vocab-size 500 --block-size 32 --batch-size 4 "
+      "--precision bf16");
+  const zero::ModelSizes model = tools::model_sizes(run);
+  for (const int stage : {0, 3})
+    for (const double ratio : {0.25, 0.5, 0.75}) {
+      Setting setting = tools::setting_of(run);
+      setting.engine.stage = stage;
+      setting.engine.offload = {.parameter = stage == 3 ? Space::host : Space::device,
+                                .optimizer = Space::host,
+                                .optimizer_ratio = ratio};
+      const auto plan = tools::plan_setting(run, setting, model, {}, nullptr);
+      REQUIRE(plan.has_value());
+      CAPTURE(ratio);
+      CHECK(zero::least_bytes(setting, model, 1).device <= plan->bytes.device);
+      CHECK(zero::least_bytes(setting, model, 1).host <= plan->bytes.host);
+    }
+}
+
+TEST_CASE("the seconds of plans decide which settings are planned next") {
+  constexpr int64_t numel = 1'000'000;
+  const zero::ModelSizes model{.units = {{{numel}}}, .parameters = numel, .trainable = numel};
+  const std::vector<Setting> settings =
+      zero::settings_of({.micro_batch = 2},
+                        {.stages = {0},
+                         .recomputes = {false},
+                         .optimizer = {Space::device, Space::host},
+                         .gradient = {Space::device},
+                         .activation = {Space::device}},
+                        model, 1);
+  REQUIRE(settings.size() == 10);  // two micro-batches, in five places of optimizer states
+  // By bytes and operations two samples at once are faster, and the place makes more difference.
+  const zero::Search search = zero::find_fitting(
+      settings, model, 1, {.limits = {.device = 1 << 30}, .enough = 5}, [&](const Setting& one) {
+        return PlannedSetting{
+            .bytes = {.device = 1 << 20},
+            .seconds = zero::step_seconds(one, model, 1, {}) + (one.micro_batch == 2 ? 1.0 : 0.0)};
+      });
+  REQUIRE(search.fitting.size() == 6);
+  for (const PlannedSetting& one : search.fitting)
+    CHECK(one.setting.micro_batch == (&one == &search.fitting.back() ? 2 : 1));
+}
+
+TEST_CASE("ranks that are on several nodes receive at the rate of the network") {
+  constexpr int64_t numel = 1'000'000, ranks = 16;
+  const zero::ModelSizes model{
+      .units = {{{numel}}}, .parameters = numel, .trainable = numel, .layers = 4};
+  // Rates that leave the time of one kind of bytes: 2 ms or more per byte between nodes.
+  const auto seconds = [&](int64_t tensor, int64_t pipeline, int64_t node_ranks) {
+    return zero::step_seconds({.tensor = tensor, .pipeline = pipeline}, model, ranks,
+                              {.wire = 1e6, .network = 1e3, .node_ranks = node_ranks});
+  };
+  CHECK(seconds(2, 2, 0) == seconds(2, 2, 16));
+  CHECK(seconds(2, 4, 8) < 1.01 * seconds(2, 4, 0) + 0.02);  // only messages between stages
+  CHECK(seconds(2, 2, 4) > 100.0 * seconds(2, 2, 0));        // gradients of eight ranks
+  CHECK(seconds(16, 1, 16) == seconds(16, 1, 0));
+  CHECK(seconds(16, 1, 8) > seconds(16, 1, 16));  // activations
+}
+
 TEST_CASE("one setting of a hundred thousand that fits is found within a few plans") {
   const tools::Run run = run_of(
       "--model-type llama --n-layer 8 --n-head 16 --n-embd 512 --vocab-size 4096 --block-size 512 "
@@ -218,6 +279,11 @@ TEST_CASE("settings that plan --advise prints fit by plan, and train in the plan
     CHECK(contains(checked(called("plan " + command)).out, "\nfits 4MiB: yes; "));
     check_plan_is_run(command);
   }
+  const std::string timed =
+      checked(called("plan --advise --time 5 --peaks " ZG_PEAKS "cpu-avx2-1-thread.json " + run))
+          .out;
+  CHECK(contains(timed, "the fastest first, by the kernels' times on avx2, 1 thread:"));
+  CHECK(contains(timed, "\n| 1 | "));
 }
 
 }  // namespace zg::testing
