@@ -1,6 +1,7 @@
 // Ops on samples of PyTorch's op_db, for tests/long/op-db. Reads one JSON object a line from
 // standard input: the op's name in `calls`, its tensors and arguments, and the gradients of its
-// results. Prints a line for each: the results and the gradients of the tensors, or the error.
+// results. Prints a line for each: the results and the gradients of the tensors, or the error, with
+// "refused" if it is a zg::Error.
 // Floats are written as the bits of doubles.
 #include <bit>
 #include <iostream>
@@ -34,8 +35,10 @@ auto with_list(const json& a, const F& f) {
       return f(List{v[0], v[1], v[2]});
     case 4:
       return f(List{v[0], v[1], v[2], v[3]});
+    case 5:
+      return f(List{v[0], v[1], v[2], v[3], v[4]});
     default:
-      return f(List{v.at(0), v.at(1), v.at(2), v.at(3), v.at(4)});
+      return f(List{v.at(0), v.at(1), v.at(2), v.at(3), v.at(4), v.at(5)});
   }
 }
 Axes axes_of(const json& a) {
@@ -112,7 +115,8 @@ const std::map<std::string, Call>& calls() {
       ZG_ROW(full_like, {Var(full_like(in[0].value(), a[0]))})
       ZG_ROW(permute, {with_list<int>(a[0], [&](auto axes) { return permute(in[0], axes); })})
       ZG_ROW(repeat, {with_list<int64_t>(a[0], [&](auto counts) { return repeat(in[0], counts); })})
-      ZG_WITH(reshape, shape_of(a[0]))
+      ZG_ROW(reshape, {with_list<int64_t>(a[0], [&](auto extents) { return reshape(in[0], extents); })})
+      ZG_ROW(multinomial, {Var(multinomial(in[0].value(), a[0], a[1], 1, "draw"))})
       ZG_WITH(broadcast_to, shape_of(a[0]))
       ZG_WITH(transpose, a[0], a[1])
       ZG_WITH(squeeze, a[0])
@@ -198,7 +202,7 @@ json result_of(const json& sample) {
   for (size_t i = 0; i < results.size(); ++i)
     if (const json& dy = sample.at("dy")[i]; !dy.is_null() && results[i].needs_gradient()) {
       losses.push_back(results[i]);
-      seeds.push_back(tensor_of(dy));
+      seeds.push_back(cast(Var(tensor_of(dy)), results[i].dtype()).value());
     }
   if (!losses.empty()) tape.backward(losses, seeds);
   for (const Var& x : in)
@@ -214,6 +218,8 @@ int main() {
     json result;
     try {
       result = result_of(json::parse(line));
+    } catch (const Error& error) {
+      result = {{"error", error.what()}, {"refused", true}};
     } catch (const std::exception& error) {
       result = {{"error", error.what()}};
     }
