@@ -191,6 +191,7 @@ TEST_CASE("sort, cummax, nonzero and masked_select give indices, and plans refus
   CHECK(nonzero(rows).to_host<int64_t>() == std::vector<int64_t>{0, 1, 1, 1, 1, 2});
   CHECK(nonzero(slice(rows, 0, 0, 0)).shape() == Shape{0, 2});
   CHECK(masked_select(rows, equal(rows, 9.0)).shape() == Shape{0});
+  CHECK(values_of(masked_select(rows, isnan(var_of({0, NAN, 0}, {3})))) == Doubles{1, -2});
   const Var planned(Tensor::zeros({2, 3}, DType::f32, Device::meta()));
   CHECK_ERROR(Unsupported, "nonzero: the shape of the result depends on values", nonzero(planned));
   CHECK_ERROR(Unsupported, "masked_select: the shape", masked_select(planned, equal(planned, 1.0)));
