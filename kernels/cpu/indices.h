@@ -26,8 +26,18 @@ class Indices {
 /// position. The value `ignored` is always allowed.
 inline void check_indices(const char* op, const char* name, const Tensor& indices, int64_t bound,
                           std::optional<int64_t> ignored = {}) {
+  const int64_t n = indices.numel();
+  const auto are_valid = [&](const auto* all) {  // without branches, so that it has vectors
+    bool is_wrong = false;
+    for (int64_t i = 0; i < n; ++i)
+      is_wrong |= static_cast<uint64_t>(int64_t{all[i]}) >= static_cast<uint64_t>(bound);
+    return !is_wrong;
+  };
+  if (indices.dtype() == DType::i64 ? are_valid(indices.data<int64_t>())
+                                    : are_valid(indices.data<int32_t>()))
+    return;
   const Indices values(indices);
-  for (int64_t i = 0; i < indices.numel(); ++i) {
+  for (int64_t i = 0; i < n; ++i) {
     const int64_t value = values[i];
     if ((value >= 0 && value < bound) || value == ignored) continue;
     raise<ShapeError>("{}: {} holds {} at element {}; expected 0 to {}{}", op, name, value, i,

@@ -57,7 +57,7 @@ void place_columns(const T* x, int64_t* y, const Scan& args, int64_t extent, int
   A best[block];
   int64_t places[block] = {};
   std::fill_n(best, block, -std::numeric_limits<A>::infinity());
-  columns = std::min(columns, block);
+  if constexpr (block == 1) columns = 1;
   for (int64_t i = 0; i < extent; ++i, x += step, y += step) {
     const int64_t place = args.reversed ? extent - 1 - i : i;
     for (int64_t k = 0; k < columns; ++k) {
