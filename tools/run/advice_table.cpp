@@ -112,7 +112,8 @@ std::string advice_table(const Run& run, const zero::Search& search, size_t foun
   }
   if (std::ranges::any_of(search.fitting, &zero::PlannedSetting::part_of_step))
     table +=
-        "\n\nabout: not all micro-batches were planned, and all may take some MiB more; plan with "
+        "\n\nabout: not all micro-batches were planned, and all may take a few percent more; plan "
+        "with "
         "the command counts them";
   return table +
          fmt::format(

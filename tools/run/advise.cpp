@@ -174,7 +174,9 @@ std::optional<zero::PlannedSetting> exact(const Run& run, const zero::PlannedSet
     if (const double share = static_cast<double>(bytes) / static_cast<double>(limit);
         limit > 0 && share > one.load)
       one.load = share, one.tight = name;
-  if (!one.fits()) return std::nullopt;
+  // All micro-batches of 176B on 8 x 12 and 8 x 24 ranks took 3 to 5 % more.
+  constexpr double most_of_part = 0.95;
+  if (one.load > (one.part_of_step ? most_of_part : 1.0)) return std::nullopt;
   return one;
 }
 

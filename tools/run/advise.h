@@ -38,7 +38,7 @@ std::optional<zero::PlannedSetting> plan_setting(const Run& run, const zero::Set
                                                  const zero::StepRates& rates, const Peaks* peaks,
                                                  bool whole_steps = false);
 /// A setting that was found, with the bytes of whole steps unless a step has very many
-/// micro-batches. Absent: these exceed the run's limits.
+/// micro-batches. Absent: these exceed the run's limits, or a part of a step leaves less than 5 %.
 std::optional<zero::PlannedSetting> exact(const Run& run, const zero::PlannedSetting& found);
 /// The first eight settings that take less of some memory than those before them, exact. After
 /// `seconds` none is added to a list that is not empty.
