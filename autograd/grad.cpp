@@ -129,8 +129,10 @@ struct GradientPass {
     else if (op.composed)
       op.composed(range(tape.numbers, &TapeState::Entry::numbers, entry).data(), pass);
     else
-      raise<Unsupported>("grad: {} has no second derivative; expected ops that have one; try {}",
-                         op.op, ops_instead_of(op.op));
+      raise<Unsupported>(
+          "grad: {} has no second derivative, which jvp() needs, too; expected ops that have one; "
+          "try {}",
+          op.op, ops_instead_of(op.op));
     for (const int slot : pass.outputs_)
       if (std::ranges::count(inputs, slot) == 0) gradient(slot) = {};
   }

@@ -49,7 +49,8 @@ ZG_API VectorJacobian vjp(const FunctionOfVars& f, std::span<const Var> inputs,
                           const Var& cotangent);
 
 /// f(inputs) and its derivative along the tangents, one for each input and of its shape: the
-/// gradient of a vjp(), which is linear in its cotangent. The product has derivatives.
+/// gradient of a vjp(), which is linear in its cotangent. So the ops of f need second derivatives.
+/// The product has derivatives.
 struct JacobianVector {
   Var value, product;
 };

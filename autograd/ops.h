@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <concepts>
+#include <cstdint>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -134,7 +136,8 @@ ZG_API Var gelu(const Var& x, Activation form = Activation::gelu_tanh);  ///< ge
 class Axes {
  public:
   Axes() = default;
-  Axes(std::signed_integral auto axis) : axes_{static_cast<int>(axis)} {}
+  Axes(std::signed_integral auto axis)  // one that int does not hold is an axis of no shape
+      : axes_{static_cast<int>(std::clamp<int64_t>(axis, INT32_MIN, INT32_MAX))} {}
   Axes(std::initializer_list<int> axes) : axes_(axes) {}
   explicit Axes(std::vector<int> axes) : axes_(std::move(axes)) {}
 

@@ -1,5 +1,6 @@
 #include "zerograd/runtime/dtype.h"
 
+#include <cmath>
 #include <iterator>
 
 namespace zg {
@@ -35,6 +36,13 @@ const char* name_of(DType dtype) {
   constexpr const char* names[] = {"f64", "f32", "bf16", "f16", "i32", "i64", "u8", "bool"};
   const auto index = static_cast<size_t>(dtype);
   return index < std::size(names) ? names[index] : "?";
+}
+
+bool holds(DType dtype, double value) {
+  if (is_floating(dtype) || dtype == DType::boolean) return true;
+  const double first = dtype == DType::i64 ? -0x1p63 : dtype == DType::i32 ? -0x1p31 : 0;
+  const double end = dtype == DType::i64 ? 0x1p63 : dtype == DType::i32 ? 0x1p31 : 256;
+  return value == std::trunc(value) && first <= value && value < end;
 }
 
 }  // namespace zg

@@ -65,6 +65,8 @@ constexpr bool is_floating(DType dtype) {
 constexpr DType accumulator(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 ZG_API const char* name_of(DType dtype);  ///< "bf16"
+/// Whether the dtype is floating or boolean, or has this number: whole and in its range.
+ZG_API bool holds(DType dtype, double value);
 
 // clang-format off
 template <class T> struct DTypeOf;

@@ -41,6 +41,11 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, const Device& device) {
 }
 
 Tensor Tensor::full(const Shape& shape, double value, DType dtype, const Device& device) {
+  if (!holds(dtype, value))
+    raise<DTypeError>(
+        "full: got the number {} for {} {}; expected a whole number that the dtype holds; try a "
+        "floating dtype",
+        value, dtype, shape);
   Tensor tensor = empty(shape, dtype, device);
   if (!tensor.raw() || tensor.numel() == 0) return tensor;
   if (device.type() == Device::Type::meta) {  // counts the copy

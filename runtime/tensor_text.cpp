@@ -93,7 +93,8 @@ std::vector<std::string> float_words(const std::vector<T>& values) {
     return word.size() - std::min(word.find(exponents ? 'e' : '.'), word.size());
   };
   for (const T value : values) {
-    const auto exact = static_cast<double>(value);
+    const auto exact = std::isnan(static_cast<double>(value)) ? std::nan("")  // without its sign
+                                                              : static_cast<double>(value);
     std::string& word = words.emplace_back(fmt::format("{:#.{}e}", exact, digits));
     if (std::isfinite(exact) && !exponents) {
       const int exponent = std::atoi(word.c_str() + word.find('e') + 1);

@@ -28,6 +28,11 @@ std::vector<uint64_t> random_bits(const std::string& kind, uint64_t seed, const 
 /// In [0, 1).
 double fraction(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
+void check_floating(const char* op, DType dtype) {
+  if (!is_floating(dtype))
+    raise<DTypeError>("{}: dtype is {}; expected f64, f32, bf16 or f16; try randint", op, dtype);
+}
+
 template <class T>
 Tensor converted(const std::vector<T>& values, const Shape& shape, DType dtype,
                  const Device& device) {
@@ -70,6 +75,9 @@ Tensor linspace(double begin, double end, int64_t count, DType dtype, const Devi
 }
 
 Tensor eye(int64_t rows, int64_t columns, DType dtype, const Device& device) {
+  if (rows < 0 || columns < 0)
+    raise<ConfigError>("eye: {} rows, {} columns; expected 0 or more of both", rows, columns);
+  (void)Shape{rows, columns}.numel();  // throws if there are too many
   return one_hot(arange(0, rows, DType::i64, device), columns, dtype);
 }
 
@@ -79,6 +87,7 @@ Tensor full_like(const Tensor& x, double value) {
 
 Tensor initial_values(const Init& init, const Shape& shape, uint64_t seed, const std::string& name,
                       DType dtype, const Device& device) {
+  check_floating("initial_values", dtype);
   std::vector<float> values(static_cast<size_t>(shape.numel()));
   initialise(init.of(name, shape), seed, name, 0, values);
   return converted(values, shape, dtype, device);
@@ -99,6 +108,7 @@ Tensor uniform(const Shape& shape, uint64_t seed, const std::string& name, doubl
                DType dtype, const Device& device) {
   if (!(low < high))
     raise<ConfigError>("uniform: low is {:g}, high is {:g}; expected low < high", low, high);
+  check_floating("uniform", dtype);
   std::vector<double> values;
   for (const uint64_t bits : random_bits("uniform", seed, name, shape.numel()))
     values.push_back(low + (high - low) * fraction(bits));
@@ -118,6 +128,7 @@ Tensor randint(const Shape& shape, int64_t low, int64_t high, uint64_t seed,
                const std::string& name, DType dtype, const Device& device) {
   if (low >= high)
     raise<ConfigError>("randint: low is {}, high is {}; expected low < high", low, high);
+  check_holds("randint", dtype, low, high - 1);
   __extension__ using Wide = unsigned __int128;
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   std::vector<int64_t> values;

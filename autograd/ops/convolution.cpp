@@ -423,11 +423,15 @@ Var pool(const char* op, bool is_line, const Var& x, Pair2d kernel, Pair2d strid
          Pair2d dilation, Pooling kind) {
   const Tensor values = floating_operand(op, "x", x);
   check_rank(op, "x", values, is_line ? 1 : 2);
+  for (const auto& [size, around] :
+       {std::pair{kernel.rows, padding.rows}, {kernel.columns, padding.columns}})
+    if (size < 1 || around > size / 2)
+      raise<ConfigError>(
+          "{}: padding {} of a kernel of {}; expected a kernel of 1 or more, padding of at most "
+          "half",
+          op, around, size);
   if (stride.rows == 0) stride.rows = kernel.rows;
   if (stride.columns == 0) stride.columns = kernel.columns;
-  if (padding.rows > kernel.rows / 2 || padding.columns > kernel.columns / 2)
-    raise<ConfigError>("{}: padding {}, {} of a kernel {}, {}; expected at most half of it", op,
-                       padding.rows, padding.columns, kernel.rows, kernel.columns);
   const Shape& shape = values.shape();
   const int axis = shape.rank() - (is_line ? 1 : 2);
   int64_t planes = 1;

@@ -27,15 +27,11 @@ Operands operands(const char* op, const Var& a, const Var& b) {
 
 /// A number as a constant in the dtype of `like`. For an integer dtype it must be a whole number.
 Var constant(const char* op, double value, const Tensor& like) {
-  if (!is_floating(like.dtype()) && value != std::trunc(value))
+  if (!holds(like.dtype(), value))
     raise<DTypeError>(
-        "{}: got the number {:f} for an operand of {} {}; expected a whole number; try to cast the "
-        "operand to a floating dtype",
+        "{}: got the number {} for an operand of {} {}; expected a whole number that the dtype "
+        "holds; try to cast the operand to a floating dtype",
         op, value, like.dtype(), like.shape());
-  const double limit = like.dtype() == DType::i32 ? 0x1p31 : 0x1p63;
-  if (!is_floating(like.dtype()) && !(value >= -limit && value < limit))
-    raise<DTypeError>("{}: got the number {:g} for an operand of {} {}; the dtype cannot hold it",
-                      op, value, like.dtype(), like.shape());
   return Tensor::full({}, value, like.dtype(), like.device());
 }
 
@@ -118,11 +114,16 @@ void composed_binary(const BinaryShapes& n, const ComposedPass& pass) {
     case BinaryOp::divide:
       return accumulate([&] { return dy / b; }, [&] { return -dy * (a / b) / b; });
     case BinaryOp::power:
-      return accumulate([&] { return where(equal(b, 0.0), 0.0, dy * b * pow(a, b - 1.0)); },
-                        [&] {
-                          const Var none = logical_and(equal(a, 0.0), greater_equal(b, 0.0));
-                          return where(none, 0.0, dy * pow(a, b) * log(a));
-                        });
+      // The exponent that is not chosen is 1: its derivatives at 0 are finite.
+      return accumulate(
+          [&] {
+            const Var none = equal(b, 0.0);
+            return where(none, 0.0, dy * b * pow(a, where(none, 1.0, b - 1.0)));
+          },
+          [&] {
+            const Var none = logical_and(equal(a, 0.0), greater_equal(b, 0.0));
+            return where(none, 0.0, dy * pow(a, b) * log(a));
+          });
     case BinaryOp::maximum:
       return accumulate([&] { return chosen(less(a, b)); }, [&] { return chosen(greater(a, b)); });
     case BinaryOp::minimum:

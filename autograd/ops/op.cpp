@@ -85,6 +85,13 @@ void check_index(const char* op, const char* name, const Tensor& index) {
   check_dtype(op, name, index, {DType::i32, DType::i64});
 }
 
+void check_holds(const char* op, DType dtype, int64_t first, int64_t last) {
+  if (dtype != DType::i64 &&
+      !(holds(dtype, static_cast<double>(first)) && holds(dtype, static_cast<double>(last))))
+    raise<DTypeError>("{}: {} does not hold the numbers {} to {}; try DType::i64", op, dtype, first,
+                      last);
+}
+
 Tensor floating_operand(const char* op, const char* name, const Var& x) {
   const Tensor values = operand(op, name, x);
   if (!is_floating(values.dtype()))

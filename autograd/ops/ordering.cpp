@@ -150,6 +150,7 @@ PickedElements cummin(const Var& x, int axis) {
 
 std::vector<Var> scan(std::span<const Var> x, int axis, const Combine& combine, bool reversed) {
   if (x.empty()) throw ShapeError("scan: no tensors; expected at least one");
+  if (!combine) throw ConfigError("scan: combine is empty; expected a function of two elements");
   const Shape first = operand("scan", "the first tensor", x[0]).shape();
   axis = axis_of("scan", first, axis);
   std::vector<Var> parts;

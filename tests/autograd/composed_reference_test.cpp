@@ -234,6 +234,17 @@ TEST_CASE("random numbers depend on seed, name and element, and have the distrib
               uniform({1}, 1, "", 2, 1, DType::f32, device));
   CHECK_ERROR(ConfigError, "randint: low is 2, high is 2",
               randint({1}, 2, 2, 1, "", DType::i64, device));
+  CHECK_ERROR(DTypeError, "randint: i32 does not hold the numbers 0 to 1099511627775; try",
+              randint({1}, 0, int64_t{1} << 40, 1, "", DType::i32, device));
+  CHECK_ERROR(DTypeError, "arange: u8 does not hold", arange(250, 257, DType::u8, device));
+  CHECK(arange(250, 256, DType::u8, device).numel() == 6);
+  CHECK_ERROR(DTypeError, "uniform: dtype is i64; expected f64, f32, bf16 or f16",
+              uniform({1}, 1, "", 0, 1, DType::i64, device));
+  CHECK_ERROR(DTypeError, "initial_values: dtype is bool",
+              randn({1}, 1, "", DType::boolean, device));
+  CHECK_ERROR(ConfigError, "eye: -1 rows", eye(-1, 2, DType::f32, device));
+  constexpr int64_t many = int64_t{1} << 32;
+  CHECK_THROWS_AS(eye(many, many, DType::f32, device), ShapeError);
 }
 
 TEST_CASE("topk gives indices, and refuses more elements than there are") {

@@ -154,6 +154,7 @@ TEST_CASE("scan combines the elements before each, for every length, from both e
   const Var x = doubles({2, 3}, 1), y = doubles({2, 4}, 1);
   CHECK_ERROR(ShapeError, "scan: a tensor has shape [2, 4]; expected extent 3 along axis 1",
               scan({x, y}, 1, subsequences));
+  CHECK_ERROR(ConfigError, "scan: combine is empty", scan({x}, 0, nullptr));
   CHECK_ERROR(ShapeError, "scan: combine returned 1 tensors; expected 2",
               scan({x, x}, 1, [](Vars a, Vars) { return std::vector<Var>{a[0]}; }));
   CHECK_ERROR(ShapeError, "scan: a result of combine has shape [2]; expected [2, 1]",
@@ -223,6 +224,8 @@ TEST_CASE("composed ops refuse wrong operands with an error that names the op") 
   CHECK(message_of<ShapeError>([&] { var(x, {0}); }) ==
         "var: x has shape [1, 2]; expected more than 1 elements along the axes, got 1");
   constexpr int64_t many = int64_t{1} << 32;
+  CHECK_THROWS_AS(sum(x, many), ShapeError);
+  CHECK_THROWS_AS(max(x, INT64_MAX), ShapeError);
   CHECK_THROWS_AS(repeat(x, {many, many}), ShapeError);
   CHECK_THROWS_AS(arange(-INT64_MAX, INT64_MAX, DType::i64, Device::cpu()), ShapeError);
   CHECK_THROWS_AS(one_hot(arange(0, 1, DType::i64, Device::cpu()), INT64_MAX), ShapeError);

@@ -205,8 +205,9 @@ TEST_CASE("convolutions, pools and group_norm refuse wrong operands, and say wha
               conv_transpose1d(x, zeros_of({4, 4, 3}), {}, {.stride = 2, .output_padding = 2}));
   CHECK_ERROR(ShapeError, "makes -1 elements of 5 and padding 8; expected 1 or more",
               conv_transpose1d(x, zeros_of({4, 4, 3}), {}, {.padding = 4}));
-  CHECK_ERROR(ConfigError, "max_pool1d: padding 0, 2 of a kernel 1, 2; expected at most half of it",
+  CHECK_ERROR(ConfigError, "max_pool1d: padding 2 of a kernel of 2; expected a kernel of 1",
               max_pool1d(x, 2, 0, 2));
+  CHECK_ERROR(ConfigError, "avg_pool1d: padding 0 of a kernel of -1; expected", avg_pool1d(x, -1));
   CHECK_ERROR(ShapeError, "avg_pool2d: a kernel of 6 with dilation 1 makes 0 elements of 5",
               avg_pool2d(x, {2, 6}));
   CHECK_ERROR(ConfigError, "group_norm: 3 groups of x [2, 4, 5]; expected a divisor of its 4",

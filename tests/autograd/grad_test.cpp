@@ -201,6 +201,21 @@ TEST_CASE(
   CHECK(grad(attended, x).value().shape() == x.shape());  // once, by backward
 }
 
+TEST_CASE("derivatives of a power at 0 are finite when its exponent has reached 0") {
+  for (int exponent = 0; exponent < 3; ++exponent) {
+    Tape tape;
+    const Var x = tape.variable(Tensor::zeros({2}, DType::f64, shared_device()));
+    Var y = sum(pow(x, double(exponent)));
+    for (int order = 1; order < 5; ++order) {
+      const Var slope = grad(y, x, {.create_graph = true});
+      const double expected = order == exponent ? order : 0;  // order! of 1 and 2
+      CHECK(slope.value().to_doubles() == std::vector<double>(2, expected));
+      y = sum(slope);
+      if (!y.needs_gradient()) break;
+    }
+  }
+}
+
 TEST_CASE("wrong arguments of grad are errors") {
   Tape tape(shared_device()), other(shared_device());
   const Var x = tape.variable(doubles({3}, 1)), y = other.variable(doubles({3}, 2));

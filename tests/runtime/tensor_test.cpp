@@ -118,6 +118,11 @@ TEST_CASE("every dtype holds values and reports its size") {
   }
   CHECK(Tensor::full({2}, 3.0, DType::boolean, device).to_host<bool>() ==
         std::vector<bool>{true, true});
+  for (const auto& [dtype, value] : {std::pair{DType::i32, 1e20},
+                                     {DType::i32, double{NAN}},
+                                     {DType::u8, 256.0},
+                                     {DType::i64, 2.5}})
+    CHECK_THROWS_AS(Tensor::full({2}, value, dtype, device), DTypeError);
 }
 
 TEST_CASE("a meta tensor counts its memory without holding any, and reads as zeros") {

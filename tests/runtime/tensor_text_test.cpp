@@ -39,6 +39,8 @@ TEST_CASE("bf16, absent tensors, slices and plans print, and a summary reads its
   CHECK(printed(tensor) == "[  0.1  -2.5 100. ] bf16 [3]");
   CHECK(printed(tensor.slice(1, 3)) == "[ -2.5 100. ] bf16 [2]");
   CHECK(printed({}) == "absent");
+  const std::vector<float> unknown = {1.5f, -std::numeric_limits<float>::quiet_NaN()};
+  CHECK(printed(Tensor::from(unknown, {2}, device)) == "[1.5 nan] f32 [2]");
   CHECK(printed(Tensor::zeros({int64_t{1} << 40, 0}, DType::f32, device)) ==
         "[] f32 [1099511627776, 0]");
   const Device plan = Device::meta();
