@@ -94,9 +94,9 @@ struct Plan {
   int threads;
   bool dots;
   int64_t per_word;
-  std::vector<KRange> ranges;  ///< of K; unless `dots`, each is one block
+  std::vector<KRange> ranges;  ///< of K
   int64_t steps, k_blocks;     ///< of all ranges
-  int64_t most_steps;          ///< of one range
+  int64_t most_steps = 0;      ///< of one block
   int64_t group;               ///< products of the batch worked on together
   Operand a, b;
   int64_t worker_columns =
@@ -113,12 +113,13 @@ struct Plan {
         ranges(table_ranges()),
         steps(ranges.back().first_step + ranges.back().steps),
         k_blocks(blocks_of(ranges)),
-        most_steps(std::ranges::max(ranges, {}, &KRange::steps).steps),
         a{m.a, m.lda,      m.stride_a, !m.transpose_a,
           m.M, block_rows, table.rows, dots || reads_a_in_place()},
         b{m.b, m.ldb,          m.stride_b,    m.transpose_b,
           m.N, shared_columns, table.columns, dots || reads_b_in_place()},
         sums_words((levels_of(m) + (m.c.dtype() == DType::f32 ? 0 : 1)) * sums_of_block) {
+    for (const KRange& range : ranges)
+      most_steps = std::max(most_steps, std::min(range.steps, range.block_steps));
     a.by_blocks = !a.in_place && m.N <= block_columns && (m.batch == 1 || m.stride_a);
     a.size_slab(steps, slab_words);
     b.size_slab(steps, slab_words);
@@ -141,9 +142,14 @@ struct Plan {
     if (has_pairs && !table.pairs)
       for (KRange& range : all)
         for (int64_t* steps : {&range.first_step, &range.steps, &range.block_steps}) *steps *= 2;
-    if (dots) return all;
+    return all;
+  }
+
+  /// The ranges by blocks, as a run multiplies them: as many as K is long, so plans do without.
+  std::vector<KRange> ranges_by_blocks() const {
+    if (dots) return ranges;
     std::vector<KRange> blocks;
-    for (const KRange& range : all)
+    for (const KRange& range : ranges)
       for (int64_t step = 0; step == 0 || step < range.steps; step += range.block_steps) {
         KRange& block = blocks.emplace_back(range);
         block.k += step * per_word;
@@ -182,11 +188,13 @@ struct Plan {
 /// The progress of one call: its current products and rows.
 struct Run {
   const Plan& plan;
+  const std::vector<KRange> blocks;
   float *a_panels, *b_panels, *sums;
   int64_t item = 0, items = 0, row = 0, rows = 0;
 
   Run(const Plan& plan, Workspace workspace)
       : plan(plan),
+        blocks(plan.ranges_by_blocks()),
         a_panels(reinterpret_cast<float*>(workspace.data)),
         b_panels(a_panels + plan.a_words()),
         sums(b_panels + plan.b_words()) {}
@@ -237,7 +245,7 @@ struct Run {
             .step_bytes = o.along_k ? word : row_stride_bytes};
   }
 
-  /// The words of one range of an operand's block.
+  /// The words of one block of K of an operand's block.
   static MultiplyBlock::Words in_range(const Operand& o, MultiplyBlock::Words words,
                                        const KRange& range) {
     const int64_t per_element = (o.along_k ? 1 : o.row_stride) * size_of(o.tensor.dtype());
@@ -256,7 +264,7 @@ struct Run {
   /// The block of c at row i of the slab and at column j: all ranges, or one.
   void multiply(int64_t which, int64_t i, int64_t height, int64_t j, int64_t width,
                 const MultiplyBlock::Words& b, int worker) const {
-    for (const KRange& range : plan.ranges)
+    for (const KRange& range : blocks)
       multiply(which, i, height, j, width, in_range(plan.b, b, range), worker, range);
   }
   void multiply(int64_t which, int64_t i, int64_t height, int64_t j, int64_t width,
@@ -273,7 +281,7 @@ struct Run {
             : in_range(plan.a, words(plan.a, row, which, i, a_panels), range);
     const bool only_bias = in_place && !plan.dots && m.bias && m.bias.dtype() == DType::f32 &&
                            !m.pre_activation && m.activation == Activation::none;
-    const bool is_last = &range == &plan.ranges.back();
+    const bool is_last = &range == &blocks.back();
     const bool is_root = range.folds == levels_of(m);
     plan.table.multiply(
         {.a = a,
@@ -314,7 +322,7 @@ struct Run {
       for (int64_t i = 0; i < rows; i += block_rows) f(i, std::min(block_rows, rows - i));
     };
     if (plan.b.by_blocks) {
-      for (const KRange& range : plan.ranges) {
+      for (const KRange& range : blocks) {
         const MultiplyBlock::Words words = packed(plan.b, which, j, width, range, panels);
         each_block([&](int64_t i, int64_t height) {
           multiply(which, i, height, j, width, words, worker, range);
@@ -322,7 +330,7 @@ struct Run {
       }
       return;
     }
-    for (const KRange& range : plan.ranges)
+    for (const KRange& range : blocks)
       packed(plan.b, which, j, width, range, panels + range.first_step * pitch);
     each_block([&](int64_t i, int64_t height) {
       multiply(which, i, height, j, width,
