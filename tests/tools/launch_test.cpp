@@ -153,6 +153,8 @@ TEST_CASE("when launch or a supervisor is killed, the processes that it started 
       "train --data sort --steps 1000000 --score-samples 0 --log-interval 1 --save ";
   std::vector<std::string> starts = {"--max-restarts 1 "};
   if (missing_mpi().empty()) starts.emplace_back("launch");
+  // mpirun sends SIGKILL so many seconds after SIGTERM, by default one: too few on busy cores.
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1);
   for (const std::string& start : starts) {
     const TemporaryFolder folder;
     const std::string save = folder / "saved";
@@ -165,6 +167,7 @@ TEST_CASE("when launch or a supervisor is killed, the processes that it started 
     CHECK(contains(outcome.error, "interrupted by SIGTERM"));
     CHECK(!std::filesystem::is_empty(save));
   }
+  unsetenv("OMPI_MCA_odls_base_sigkill_timeout");
 }
 
 }  // namespace zg::testing
