@@ -149,8 +149,11 @@ TEST_CASE("launch gives the hash of ranks as threads, and exits with 128 plus a 
 }
 
 TEST_CASE("when launch or a supervisor is killed, the processes that it started save and end") {
+  // Steps that are not too short: while mpirun waits to kill the ranks it does not read what they
+  // print, and a rank that waits for it cannot save.
   const std::string run =
-      "train --data sort --steps 1000000 --score-samples 0 --log-interval 1 --save ";
+      "train --data sort --batch-size 512 --steps 1000000 --score-samples 0 --log-interval 1 "
+      "--save ";
   std::vector<std::string> starts = {"--max-restarts 1 "};
   if (missing_mpi().empty()) starts.emplace_back("launch");
   // mpirun sends SIGKILL so many seconds after SIGTERM, by default one: too few on busy cores.
