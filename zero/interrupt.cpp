@@ -35,8 +35,10 @@ void end_process_by(int signal) {
 }
 
 void record_signal(int signal, siginfo_t* info, void*) {
+  const bool asks = signal == SIGUSR1;
+  if (asks) signal = SIGTERM;
   // Slurm and others wait longer before SIGKILL. They do not set OMPI_COMM_WORLD_RANK.
-  const bool warns = signal == SIGTERM && info->si_pid == getppid() && under_mpirun;
+  const bool warns = !asks && signal == SIGTERM && info->si_pid == getppid() && under_mpirun;
   if (warns) was_warned = true;
   // After mpirun's SIGTERM the process does not end at once: first it reports where it waits for
   // the failed rank.
@@ -44,7 +46,7 @@ void record_signal(int signal, siginfo_t* info, void*) {
   int before = recorded_signal;
   if ((before == 0 || before == SIGPIPE) && recorded_signal.compare_exchange_strong(before, signal))
     recorded_at_ms = now_ms();
-  else if (now_ms() - recorded_at_ms > echo_ms)
+  else if (!asks && now_ms() - recorded_at_ms > echo_ms)
     end_process_by(signal);
 }
 
@@ -61,7 +63,7 @@ void handle(int signal, void (*handler)(int, siginfo_t*, void*)) {
 }
 
 void set_default() {
-  for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_DFL);
   if (handles_hangup) std::signal(SIGHUP, SIG_DFL);
 }
 
@@ -77,7 +79,7 @@ InterruptScope::InterruptScope() {
   saves_before_end = false;
   under_mpirun = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr;
   handles_hangup = !is_ignored(SIGHUP);
-  for (int signal : {SIGINT, SIGTERM}) handle(signal, record_signal);
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) handle(signal, record_signal);
   if (handles_hangup) handle(SIGHUP, record_signal);
   size_handler_before_ = std::signal(SIGXFSZ, SIG_IGN);
   handle(SIGPIPE, record_pipe_signal);  // saving prints lines, and a closed pipe must not stop it

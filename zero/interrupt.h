@@ -26,11 +26,12 @@ ZG_API bool is_ignored(int signal);
 /// Handles SIGINT, SIGTERM and SIGHUP. Before save_from_now() each of them ends the process at
 /// once, except SIGTERM from Open MPI's mpirun, which is recorded. After save_from_now() the first
 /// signal is recorded, so that the run can stop and save. A second signal ends the process at once,
-/// unless it comes within 300 ms of the first. If SIGHUP was ignored before (nohup), it stays
-/// ignored. SIGXFSZ is ignored, so that a write beyond the file size limit returns an error.
-/// SIGPIPE is always recorded and never ends the process: when the reader of the results has ended
-/// (`| head -1`), the run must stop training, save and then end. The destructor sets the default
-/// actions, except for a SIGHUP that stays ignored, and of SIGXFSZ the action before.
+/// unless it comes within 300 ms of the first. SIGUSR1, which mpirun passes on and launch sends, is
+/// recorded as SIGTERM, and never counts as a second signal. If SIGHUP was ignored before (nohup),
+/// it stays ignored. SIGXFSZ is ignored, so that a write beyond the file size limit returns an
+/// error. SIGPIPE is always recorded and never ends the process: when the reader of the results has
+/// ended (`| head -1`), the run must stop training, save and then end. The destructor sets the
+/// default actions, except for a SIGHUP that stays ignored, and of SIGXFSZ the action before.
 class ZG_API InterruptScope {
  public:
   InterruptScope();

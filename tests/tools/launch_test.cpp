@@ -148,6 +148,24 @@ TEST_CASE("launch gives the hash of ranks as threads, and exits with 128 plus a 
   }
 }
 
+TEST_CASE("ranks of a launch save before it ends, however soon mpirun would kill them") {
+  if (skips_mpi("launch")) return;
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);  // at once after SIGTERM
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const TemporaryFolder folder;
+    const std::string save = folder / "saved";
+    const Outcome outcome = checked(
+        zerograd_signalled("launch --num_gpus 2 train --data sort --batch-size 2 --steps 1000000 "
+                           "--score-samples 0 --log-interval 1 --save " +
+                               save,
+                           "iter 3:", signal),
+        128 + signal);
+    CHECK(contains(outcome.error, "interrupted by SIGTERM"));
+    CHECK(checked(zerograd("verify " + save)).out.find("step_") != std::string::npos);
+  }
+  unsetenv("OMPI_MCA_odls_base_sigkill_timeout");
+}
+
 TEST_CASE("when launch or a supervisor is killed, the processes that it started save and end") {
   // Steps that are not too short: while mpirun waits to kill the ranks it does not read what they
   // print, and a rank that waits for it cannot save.

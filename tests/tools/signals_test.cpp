@@ -131,12 +131,13 @@ TEST_CASE("a signal during validation or a sample stops it, and the step before 
 // `timeout` sends a signal to the process and to its group. Two signals that are pending at the
 // same time are delivered once.
 TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
-  const TemporaryFolder folder;
-  const std::string save = folder / "checkpoints";
-  const Outcome outcome = checked(
-      zerograd_signalled(signalled_run + "--steps 1000000 --save " + save, "iter 3:", SIGTERM, 200),
-      128 + SIGTERM);
-  CHECK(!line_after(outcome.out, "saved ").empty());
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    const TemporaryFolder folder;
+    const std::string line = signalled_run + "--steps 1000000 --save " + (folder / "checkpoints");
+    const Outcome outcome =
+        checked(zerograd_signalled(line, "iter 3:", signal, 200), 128 + SIGTERM);
+    CHECK(!line_after(outcome.out, "saved ").empty());
+  }
 }
 
 TEST_CASE("a signal during the final scores of a saved run ends the run") {

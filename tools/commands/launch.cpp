@@ -99,10 +99,11 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
 
 // Runs the launcher. Returns the signal that this process received, because the launcher's status
 // does not show it.
-ChildEnd run_launcher(const Words& words) {
+ChildEnd run_launcher(Launcher launcher, const Words& words) {
   const ChildEnd end = run_child(words,
                                  "try installing it (openmpi-bin, mpich or slurm-client), or train "
-                                 "--ranks N, whose ranks are threads");
+                                 "--ranks N, whose ranks are threads",
+                                 launcher == Launcher::openmpi);
   return {end.status != 0 && end.signal != 0 ? 128 + end.signal : end.status, end.signal};
 }
 
@@ -143,10 +144,11 @@ int launch(const std::vector<std::string>& arguments) {
   for (const char* flag : {"--master-port", "--master-addr"})
     if (given.count(flag))
       print_line(stderr, "launch: without effect: {} (MPI finds its own)", flag);
-  if (!must_supervise(train)) return run_launcher(launcher_words(launcher, mpi, job)).status;
+  if (!must_supervise(train))
+    return run_launcher(launcher, launcher_words(launcher, mpi, job)).status;
   const auto start = [&](const Words& words) {
     job.command = words;
-    return run_launcher(launcher_words(launcher, mpi, job));
+    return run_launcher(launcher, launcher_words(launcher, mpi, job));
   };
   return run_with_restarts(train, job.command, start).status;
 }

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <iterator>
 
 #include "tools/run/inputs.h"
@@ -24,6 +25,7 @@ namespace {
 
 volatile pid_t started = 0;
 volatile std::sig_atomic_t received_signal = 0;
+volatile std::time_t asked_at = 0;  // the time of the first signal; 0: none
 
 // Forwards a signal that was sent only to this process. A Ctrl-C in a terminal is sent to the
 // child, too.
@@ -32,10 +34,30 @@ void pass_on(int signal, siginfo_t* info, void*) {
   if (info->si_code <= 0 && started > 0) kill(started, signal);
 }
 
+// For Open MPI's mpirun. After SIGTERM it kills its processes and reads no output, so that some
+// wait for it instead of saving. SIGUSR1 it passes on, and they save and end; the timer repeats it,
+// because mpirun loses one that comes before the processes exist.
+void ask_to_end(int signal, siginfo_t*, void*) {
+  const std::time_t now = std::time(nullptr);
+  if (asked_at == 0) asked_at = now;
+  const bool is_second = signal != SIGALRM && now - asked_at > 1;
+  if (signal != SIGALRM) received_signal = signal;
+  if (started > 0) kill(started, is_second ? SIGTERM : SIGUSR1);
+  alarm(2);
+}
+
+// The child is not in the terminal's group, which gets SIGTSTP.
+void stop_with_child(int, siginfo_t*, void*) {
+  if (started > 0) kill(started, SIGTSTP);
+  std::raise(SIGSTOP);
+  if (started > 0) kill(started, SIGCONT);
+}
+
 struct Start {
   int death_signal = SIGTERM;  // sent to the child when its parent dies
   // Pipe for both streams of the child; -1: the child inherits its parent's streams.
   int output = -1;
+  bool asks_first = false;  // the child is Open MPI's mpirun, in a process group of its own
 };
 
 constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP};
@@ -44,6 +66,7 @@ constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP};
 int exec_child(char* const* words, pid_t parent, const Start& how) {
   prctl(PR_SET_PDEATHSIG, how.death_signal);
   if (getppid() != parent) _exit(128 + SIGTERM);
+  if (how.asks_first) setpgid(0, 0);
   for (int stream : {STDOUT_FILENO, STDERR_FILENO})
     if (how.output >= 0) dup2(how.output, stream);
   for (int signal : passed_on)
@@ -60,10 +83,15 @@ pid_t start(std::vector<std::string>& words, const std::string& advice, const St
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   struct sigaction action {};
-  action.sa_sigaction = pass_on;
+  action.sa_sigaction = how.asks_first ? ask_to_end : pass_on;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   for (int signal : passed_on)
     if (signal != SIGHUP || !zero::is_ignored(signal)) sigaction(signal, &action, nullptr);
+  if (how.asks_first) {
+    sigaction(SIGALRM, &action, nullptr);
+    action.sa_sigaction = stop_with_child;
+    sigaction(SIGTSTP, &action, nullptr);
+  }
   std::fflush(nullptr);
   const auto refuse = [&](int error) {
     raise<Unsupported>("{} cannot be started: {}; {}", words[0], std::strerror(error), advice);
@@ -94,8 +122,8 @@ ChildEnd end_of(pid_t child) {
 
 }  // namespace
 
-ChildEnd run_child(std::vector<std::string> words, const std::string& advice) {
-  started = start(words, advice, {});
+ChildEnd run_child(std::vector<std::string> words, const std::string& advice, bool is_mpirun) {
+  started = start(words, advice, {.asks_first = is_mpirun});
   return end_of(started);
 }
 

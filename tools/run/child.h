@@ -23,8 +23,11 @@ inline constexpr int fails_again = 7;
 /// Runs this_program, or another program found as by execvp, until it ends. No shell interprets the
 /// words. A SIGINT, SIGTERM or SIGHUP sent only to this process is forwarded to the child (an
 /// ignored SIGHUP stays ignored in both). If this process dies, the child receives SIGTERM. Throws
-/// Unsupported if the program cannot be started; the message ends with `advice`.
-ChildEnd run_child(std::vector<std::string> words, const std::string& advice);
+/// Unsupported if the program cannot be started; the message ends with `advice`. `is_mpirun`: the
+/// child is Open MPI's mpirun. It gets SIGUSR1, which it passes on, for the first signal, and
+/// SIGTERM for a second one, more than a second later.
+ChildEnd run_child(std::vector<std::string> words, const std::string& advice,
+                   bool is_mpirun = false);
 
 struct CapturedEnd {
   ChildEnd end;
