@@ -11,6 +11,7 @@
 
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::zero {
 namespace {
@@ -74,10 +75,9 @@ ModelSizes ModelSizes::of(const ParameterStore& store) {
     else
       sizes.units.push_back(std::move(one));
   }
-  for (const auto& parameter : store.parameters()) {
-    sizes.parameters += parameter->shape.numel();
+  sizes.parameters = store.numel();
+  for (const auto& parameter : store.parameters())
     if (parameter->trainable) sizes.trainable += parameter->shape.numel();
-  }
   return sizes;
 }
 
@@ -290,21 +290,18 @@ using Bytes = std::array<int64_t, 3>;
 
 Bytes array_of(const SpaceBytes& bytes) { return {bytes.device, bytes.host, bytes.file}; }
 
-struct Load {
+struct Load {  // the largest share of a limit
   double share;
   size_t space;
 };
-// The largest share of a limit.
 Load load_of(const Bytes& bytes, const SpaceBytes& limits) {
   Load load{0.0, 0};
-  const Bytes limit = array_of(limits);
-  for (size_t space = 0; space < 3; ++space)
-    if (const double share = count(bytes[space]) / count(limit[space]);
+  const int64_t used[] = {bytes[0], bytes[1], bytes[2], bytes[0] + bytes[1]};
+  const int64_t limit[] = {limits.device, limits.host, limits.file, limits.both};
+  for (size_t space = 0; space < 4; ++space)
+    if (const double share = count(used[space]) / count(limit[space]);
         limit[space] > 0 && share > load.share)
       load = {share, space};
-  if (const double both = count(bytes[0] + bytes[1]) / count(limits.both);
-      limits.both > 0 && both > load.share)
-    load = {both, 3};
   return load;
 }
 
@@ -334,6 +331,7 @@ Bytes expected_excess(const Setting& setting, const ModelSizes& model, int64_t r
       add(config.offload.parameter, value * share);
     else
       add(Space::device, value * more);
+    if (model.trainable < model.parameters) return bytes;  // adapters train neither unit
     add(config.offload.gradient, count(size_of(config.grad_accum)) * share);
     add(config.offload.optimizer, state_bytes(config) * (config.stage > 0 ? share : more));
     const double tied = last < 0.5 * first ? 4.0 * first / count(setting.tensor) : 0.0;
@@ -357,7 +355,6 @@ auto kernels_key(const Setting& setting) {
 
 struct Candidate {
   const Setting* setting;
-  int64_t micro_batch;
   Bytes least, expected;  // expected: above `least`
   double seconds;
   size_t bytes_group, kernels_group;  // of equal keys
@@ -377,7 +374,7 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
     const auto least = array_of(least_bytes(setting, model, ranks));
     std::vector<Candidate>& list = load_of(least, options.limits).share > 1.0 ? over : open;
     list.push_back(
-        {&setting, setting.micro_batch, least, expected_excess(setting, model, ranks),
+        {&setting, least, expected_excess(setting, model, ranks),
          step_seconds(setting, model, ranks, options.rates),
          bytes_groups.try_emplace(bytes_key(setting), bytes_groups.size()).first->second,
          kernels_groups.try_emplace(kernels_key(setting), kernels_groups.size()).first->second});
@@ -399,7 +396,7 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
   size_t doubtful = 16;
   const auto rank_of = [&](const Candidate& one) {
     const std::optional<Bytes>& known = excess[one.bytes_group];
-    const auto more = unexpected.upper_bound(one.micro_batch);
+    const auto more = unexpected.upper_bound(one.setting->micro_batch);
     Bytes bytes = known.value_or(one.expected);
     for (size_t space = 0; space < 3; ++space) {
       if (!known && more != unexpected.begin()) bytes[space] += std::prev(more)->second[space];
@@ -418,7 +415,17 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
     for (size_t i = 0; i < most; ++i) places.push_back(ranked[i].second);
     return places;
   };
-  const auto keep = [&](PlannedSetting one, const Candidate& of) {
+  const auto keep = [&](const auto& planned, const Candidate& of) {
+    PlannedSetting one;
+    try {
+      one = planned();
+    } catch (const ConfigError& error) {
+      ++search.refused[error.what()];
+      return;
+    } catch (const Unsupported& error) {
+      ++search.refused[error.what()];
+      return;
+    }
     one.setting = *of.setting;
     if (one.seconds == 0.0) one.seconds = of.seconds;
     const double delay = one.seconds - of.seconds;
@@ -426,7 +433,7 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
     least_delay = std::min(delay, least_delay.value_or(delay));
     const Bytes bytes = array_of(one.bytes);
     constexpr Bytes most = {INT64_MAX, INT64_MAX, INT64_MAX};
-    Bytes& more = unexpected.try_emplace(of.micro_batch, most).first->second;
+    Bytes& more = unexpected.try_emplace(of.setting->micro_batch, most).first->second;
     std::optional<Bytes>& known = excess[of.bytes_group];
     if (!known) known = most;
     for (size_t space = 0; space < 3; ++space) {
@@ -456,24 +463,18 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
       const auto is_slower = [&](size_t place) { return seconds_of(open[place]) >= slowest; };
       if (rank_of(open[next.front()]).first || is_slower(next.front())) {
         // Predicted bytes err: some of the faster settings are planned that probably do not fit.
-        next = first_by(
-            [&](const Candidate& one) {
-              return std::pair(seconds_of(one) >= slowest, rank_of(one));
-            },
-            1);
+        const auto faster = [&](const Candidate& one) {
+          return std::pair(seconds_of(one) >= slowest, rank_of(one));
+        };
+        next = first_by(faster, 1);
         if (doubtful-- == 0 || is_slower(next.front())) break;
       }
     }
-    std::vector<std::future<std::optional<PlannedSetting>>> plans;
+    std::vector<std::future<PlannedSetting>> plans;
     for (const size_t place : next)
       plans.push_back(std::async(next.size() > 1 ? std::launch::async : std::launch::deferred,
                                  [&, place] { return plan(*open[place].setting); }));
-    for (size_t i = 0; i < next.size(); ++i) {
-      if (std::optional<PlannedSetting> planned = plans[i].get())
-        keep(std::move(*planned), open[next[i]]);
-      else
-        ++search.refused;
-    }
+    for (size_t i = 0; i < next.size(); ++i) keep([&] { return plans[i].get(); }, open[next[i]]);
     std::ranges::sort(next, std::greater());
     for (const size_t place : next) open.erase(open.begin() + static_cast<int64_t>(place));
   }
@@ -488,7 +489,7 @@ Search find_fitting(const std::vector<Setting>& settings, const ModelSizes& mode
   const size_t more = search.fitting.empty() ? (search.rest.empty() ? 16 : 0) : 1;
   for (size_t i = 0; i < more && !open.empty(); ++i) {
     const auto next = open.begin() + static_cast<int64_t>(first_by(rank_of, 1).front());
-    if (std::optional<PlannedSetting> one = plan(*next->setting)) keep(std::move(*one), *next);
+    keep([&] { return plan(*next->setting); }, *next);
     open.erase(next);
   }
   std::ranges::stable_sort(search.fitting, {}, &PlannedSetting::seconds);

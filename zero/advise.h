@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -132,13 +133,15 @@ struct Search {
   std::vector<PlannedSetting> fitting;  ///< fastest first
   std::vector<PlannedSetting> rest;     ///< planned, do not fit; the smallest load first
   size_t bounded = 0;                   ///< settings whose least_bytes() exceed a limit
-  size_t refused = 0;                   ///< settings that `plan` refused
-  size_t unplanned = 0;                 ///< slower ones, or those for which no time was left
-  bool complete = true;                 ///< false: the time ended the search
+  /// The reasons for which `plan` refused settings, and how many settings each.
+  std::map<std::string, size_t> refused;
+  size_t unplanned = 0;  ///< slower ones, or those for which no time was left
+  bool complete = true;  ///< false: the time ended the search
 };
-/// Bytes and, if it knows them, seconds of a setting (0: step_seconds()). Absent: the training
-/// refuses the setting. Called by several threads if SearchOptions::threads is above 1.
-using PlanSetting = std::function<std::optional<PlannedSetting>(const Setting&)>;
+/// Bytes and, if it knows them, seconds of a setting (0: step_seconds()). Throws ConfigError or
+/// Unsupported if the training refuses the setting. Called by several threads if
+/// SearchOptions::threads is above 1.
+using PlanSetting = std::function<PlannedSetting(const Setting&)>;
 
 /// Plans settings until enough fit. Only a lower bound above a limit skips a setting for good; the
 /// order follows step_seconds(), expected activations, and the bytes and seconds that plans so far

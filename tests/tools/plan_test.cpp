@@ -371,6 +371,11 @@ TEST_CASE("plan says which device it plans, and host and disk bytes per rank and
   check_refused(run + "--card h1000", 2, "--card: expected one of H100 80GB, H200 141GB, ");
   check_refused(run + "--nodes 3", 2, "--nodes: expected a divisor of the 4 ranks, got 3");
   check_refused(run + "--advise", 2, "--advise: expected a limit to fit into");
+  check_refused(run + "--card h100 --device cpu", 2, "--card: a H100 80GB runs cuda kernels; ");
+  check_refused(run + "--card h100 --reserve 80GiB", 2,
+                "--reserve: expected less than the 80 GiB of a device, got 80 GiB; ");
+  check_refused(run + "--device-memory 1GiB --advise --peaks " ZG_PEAKS "h100-sxm.json", 2,
+                "has the rates of a GPU; expected those of --device cpu");
 }
 
 TEST_CASE("a run fits in its planned peak, and with 2 MiB less it runs out of memory") {

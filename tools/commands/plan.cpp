@@ -354,20 +354,23 @@ void write_page(const Run& run, const RankMemory& first, const MemoryRecord& rec
   }
 }
 
-/// Throws ConfigError where counted launches and these peaks do not give the time of a step.
-void check_predictable(const Run& run, const Peaks& peaks) {
+/// Throws ConfigError where these peaks are of another kind of device.
+void check_rates(const Run& run, const Peaks& peaks) {
   const bool of_gpu = peaks.multiprocessors > 0;
   const Device::Type type = run.options.device_flags.type;
   if (type == Device::Type::hpu)
     raise<ConfigError>(
         "--peaks: the time of a step is predicted for CPUs and NVIDIA GPUs; expected --device cpu "
-        "or "
-        "cuda, got hpu; try --kernels alone");
+        "or cuda, got hpu; try without --peaks");
   if (of_gpu != (type != Device::Type::cpu))
     raise<ConfigError>(
         "--peaks: '{}' has the rates of a {}; expected those of --device {}; try another file of "
         "bench/peaks",
         peaks.name, of_gpu ? "GPU" : "CPU", name_of(type));
+}
+
+/// Throws ConfigError where counted launches do not give the time of a step.
+void check_predictable(const Run& run) {
   const zero::OffloadOptions& offload = run.options.engine.offload;
   if (run.options.axes.pipeline > 1)
     raise<ConfigError>(
@@ -422,7 +425,8 @@ int plan(const std::vector<std::string>& arguments) {
     throw ConfigError(
         "--advise: expected a limit to fit into, got none; try --card NAME or --device-memory "
         "SIZE");
-  if (peaks && !run.options.kernels.empty()) check_predictable(run, *peaks);
+  if (peaks) check_rates(run, *peaks);
+  if (peaks && !run.options.kernels.empty()) check_predictable(run);
   if (run.pairs && !run.options.seq2seq.pad_to_max && !run.options.data.source.empty())
     print_line(stderr,
                "note: each step is padded to its longest pair, so a later step may take more; "

@@ -20,6 +20,10 @@ std::vector<std::string> apply(const Machine& machine, TrainOptions& options) {
   if (!machine.card.empty()) {
     const zero::Card& card = zero::card_named(machine.card, "--card");
     if (!options.has("--device")) flags.type = card.type;
+    if (flags.type != card.type)
+      raise<ConfigError>(
+          "--card: a {} runs {} kernels; expected --device {}, got {}; try without --device",
+          card.name, card.type, card.type, flags.type);
     if (machine.reserve < 0) reserve = options.ranks > 1 ? 3 << 29 : 1 << 30;
     if (!options.has("--device-memory"))
       flags.device.memory_limit = static_cast<int64_t>(card.gib * 0x1p30);
@@ -33,7 +37,12 @@ std::vector<std::string> apply(const Machine& machine, TrainOptions& options) {
         "--device-memory without --device limits ranks on CPUs; for a GPU add --device cuda or "
         "--card NAME, such as --card 4090, whose kernels take other workspaces");
   }
-  if (reserve > 0 && flags.device.memory_limit > reserve) {
+  if (reserve > 0 && flags.device.memory_limit > 0) {
+    if (reserve >= flags.device.memory_limit)
+      raise<ConfigError>(
+          "--reserve: expected less than the {} of a device, got {}{}; try a smaller --reserve",
+          gib(flags.device.memory_limit), gib(reserve),
+          machine.reserve < 0 ? ", an estimate for a --card" : "");
     flags.device.memory_limit -= reserve;
     lines.push_back(fmt::format(
         "reserve: {} of each device for the driver's context, NCCL and libraries{}; {} are left",
@@ -118,9 +127,10 @@ std::string advice_table(const Run& run, const zero::Search& search, size_t foun
   return table +
          fmt::format(
              "\n\n{} settings were planned, {} of them fit; {} exceed a limit by their states and "
-             "largest unit alone; {} were refused; {} were not planned: {}",
-             found + search.rest.size(), found, search.bounded, search.refused, search.unplanned,
-             search.complete ? "slower by prediction, or probably too large" : "no time was left");
+             "largest unit alone; {} were not planned: {}{}",
+             found + search.rest.size(), found, search.bounded, search.unplanned,
+             search.complete ? "slower by prediction, or probably too large" : "no time was left",
+             refusals_of(search, 3));
 }
 
 }  // namespace zg::tools

@@ -8,6 +8,7 @@
 #include "tools/options/fields.h"
 #include "tools/run/inputs.h"
 #include "tools/run/planner.h"
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -53,7 +54,11 @@ zero::ModelSizes model_sizes(const Run& run) {
                  : 6.0 * static_cast<double>(sizes.parameters * config.block_size);
   sizes.divides_layers = is_decoder;
   const OptimizerRule rule = run.options.engine.update.rule;
-  if (rule != OptimizerRule::muon && rule != OptimizerRule::adafactor)
+  const models::FamilyRow& family = models::row_of(config.family);
+  const bool attention_is_whole =  // as nn::Attention demands
+      is_decoder && (family.wide_query_key_norm ||
+                     (family.names.attention.qkv && models::kv_heads_of(config) != config.heads));
+  if (rule != OptimizerRule::muon && rule != OptimizerRule::adafactor && !attention_is_whole)
     sizes.heads = is_decoder ? std::gcd(config.heads, models::kv_heads_of(config)) : config.heads;
   return sizes;
 }
@@ -120,10 +125,9 @@ std::vector<std::string> flags_of(const Setting& setting, const Run& run, bool w
   return flags;
 }
 
-std::optional<zero::PlannedSetting> plan_setting(const Run& run, const Setting& setting,
-                                                 const zero::ModelSizes& model,
-                                                 const zero::StepRates& rates, const Peaks* peaks,
-                                                 bool whole_steps) {
+zero::PlannedSetting plan_setting(const Run& run, const Setting& setting,
+                                  const zero::ModelSizes& model, const zero::StepRates& rates,
+                                  const Peaks* peaks, bool whole_steps) {
   Run candidate = largest_steps(with_setting(run, setting));
   TrainOptions& options = candidate.options;
   if (whole_steps) options.accumulation = setting.accumulation;
@@ -132,24 +136,18 @@ std::optional<zero::PlannedSetting> plan_setting(const Run& run, const Setting& 
   // Validations and samples of later steps are planned in the first ones.
   for (int64_t* interval : {&options.eval_interval, &options.sample_interval})
     if (*interval > 0 && *interval <= run.options.steps) *interval = 1;
-  zero::PlannedSetting planned;
-  try {
-    for (const RankMemory& memory : plan_stages(candidate)) {
-      const Needs needs = needs_of(memory);
-      planned.bytes = {.device = std::max(planned.bytes.device, needs.device),
-                       .host = std::max(planned.bytes.host, needs.host),
-                       .file = std::max(planned.bytes.file, needs.file)};
-      if (!peaks || !memory.launches) continue;
-      const StepTime time =
-          predict(*memory.launches, *peaks, {.micro_batches = setting.accumulation});
-      planned.seconds =
-          std::max(planned.seconds,
-                   zero::step_seconds(setting, model, run.options.ranks, rates, time.seconds));
-    }
-  } catch (const ConfigError&) {
-    return std::nullopt;
-  } catch (const Unsupported&) {
-    return std::nullopt;
+  zero::PlannedSetting planned{.setting = setting};
+  for (const RankMemory& memory : plan_stages(candidate)) {
+    const Needs needs = needs_of(memory);
+    planned.bytes = {.device = std::max(planned.bytes.device, needs.device),
+                     .host = std::max(planned.bytes.host, needs.host),
+                     .file = std::max(planned.bytes.file, needs.file)};
+    if (!peaks || !memory.launches) continue;
+    const StepTime time =
+        predict(*memory.launches, *peaks, {.micro_batches = setting.accumulation});
+    planned.seconds =
+        std::max(planned.seconds,
+                 zero::step_seconds(setting, model, run.options.ranks, rates, time.seconds));
   }
   return planned;
 }
@@ -161,9 +159,7 @@ std::optional<zero::PlannedSetting> exact(const Run& run, const zero::PlannedSet
   constexpr int64_t most_layers = 8192;
   one.part_of_step = setting.pipeline > 1 && setting.accumulation > setting.pipeline + 2;
   if (one.part_of_step && setting.accumulation * run.options.model.layers <= most_layers) {
-    const auto planned = plan_setting(run, setting, {}, {}, nullptr, /*whole_steps=*/true);
-    if (!planned) return std::nullopt;
-    one.bytes = planned->bytes;
+    one.bytes = plan_setting(run, setting, {}, {}, nullptr, /*whole_steps=*/true).bytes;
     one.part_of_step = false;
   }
   one.load = 0.0;
@@ -282,16 +278,26 @@ std::vector<std::pair<Setting, std::string>> small_changes(const Run& run) {
 
 }  // namespace
 
+std::string refusals_of(const zero::Search& search, size_t most) {
+  std::vector<std::pair<size_t, std::string>> reasons;
+  for (const auto& [reason, settings] : search.refused) reasons.emplace_back(settings, reason);
+  std::ranges::sort(reasons, std::greater());
+  reasons.resize(std::min(reasons.size(), most));
+  std::string text;
+  for (const auto& [settings, reason] : reasons)
+    text += fmt::format("; refused, {} of them: {}", settings, reason);
+  return text;
+}
+
 SmallestSetting smallest_fitting(const Run& run, const zero::Search* known) {
   const DeviceOptions& limits = run.options.device_flags.device;
   const zero::ModelSizes model = model_sizes(run);
   for (const auto& [setting, flags] : small_changes(run)) {
     const zero::SpaceBytes least = zero::least_bytes(setting, model, run.options.ranks);
     if (!Needs{.device = least.device, .host = least.host}.fit(limits)) continue;
-    auto planned = plan_setting(run, setting, model, {}, nullptr);
-    if (!planned) continue;
-    planned->setting = setting;
-    if (exact(run, *planned)) return {.flags = flags};
+    const zero::Search one = search_list(
+        run, {setting}, {.limits = {.device = limits.memory_limit, .host = limits.host_limit}});
+    if (!one.fitting.empty() && exact(run, one.fitting.front())) return {.flags = flags};
   }
   constexpr double seconds = 10.0;
   const zero::Search search =
@@ -303,7 +309,8 @@ SmallestSetting smallest_fitting(const Run& run, const zero::Search* known) {
   };
   for (const zero::PlannedSetting& one : search.fitting)
     if (known || exact(run, one)) return {.flags = text_of(one)};
-  if (search.rest.empty()) return {.none = "none; try more --ranks or a smaller model"};
+  const std::string refused = refusals_of(search, 1);
+  if (search.rest.empty()) return {.none = "none; try more --ranks or a smaller model" + refused};
   const zero::PlannedSetting& smallest = search.rest.front();
   const int64_t bytes = smallest.tight == "host" ? smallest.bytes.host : smallest.bytes.device;
   const std::string takes =
@@ -312,12 +319,12 @@ SmallestSetting smallest_fitting(const Run& run, const zero::Search* known) {
   if (!search.complete)
     return {.none = fmt::format(
                 "not found yet, {} settings are left to plan; {}; try plan --advise with a longer "
-                "--time",
-                search.unplanned, takes)};
+                "--time{}",
+                search.unplanned, takes, refused)};
   return {.none = fmt::format(
               "none, with any stage, place of states, micro-batch and axis of the ranks: {}; try "
-              "more --ranks, --precision bf16 or fsdp-memory, or a smaller model",
-              takes)};
+              "more --ranks, --precision bf16 or fsdp-memory, or a smaller model{}",
+              takes, refused)};
 }
 
 }  // namespace zg::tools

@@ -31,12 +31,12 @@ std::vector<std::string> flags_of(const zero::Setting& setting, const Run& run, 
 const std::vector<std::string>& searched_flags();
 
 /// The memory of a setting: of each pipeline stage, three steps. With `peaks` also the seconds of
-/// its step. Absent: the training refuses it. Without `whole_steps` a step of a pipeline has only
-/// so many micro-batches that every stage is full; all of them may take some MiB more.
-std::optional<zero::PlannedSetting> plan_setting(const Run& run, const zero::Setting& setting,
-                                                 const zero::ModelSizes& model,
-                                                 const zero::StepRates& rates, const Peaks* peaks,
-                                                 bool whole_steps = false);
+/// its step. Without `whole_steps` a step of a pipeline has only so many micro-batches that every
+/// stage is full; all of them may take some MiB more. Throws ConfigError or Unsupported if the
+/// training refuses the setting.
+zero::PlannedSetting plan_setting(const Run& run, const zero::Setting& setting,
+                                  const zero::ModelSizes& model, const zero::StepRates& rates,
+                                  const Peaks* peaks, bool whole_steps = false);
 /// A setting that was found, with the bytes of whole steps unless a step has very many
 /// micro-batches. Absent: these exceed the run's limits, or a part of a step leaves less than 5 %.
 std::optional<zero::PlannedSetting> exact(const Run& run, const zero::PlannedSetting& found);
@@ -55,6 +55,10 @@ zero::Search search_list(const Run& run, const std::vector<zero::Setting>& setti
 /// Searches the settings of the run, with the limits of --device-memory and --host-memory.
 zero::Search search_settings(const Run& run, const zero::Choices& choices,
                              zero::SearchOptions options, const Peaks* peaks = nullptr);
+
+/// The reasons why settings were refused, the most frequent first, each after "; "; empty: none
+/// was.
+std::string refusals_of(const zero::Search& search, size_t most);
 
 /// The smallest change of the run that fits its limits: the first that fits among the ZeRO stages,
 /// then those with --activation-checkpoint, --cpu-offload, and both; else the fastest of all

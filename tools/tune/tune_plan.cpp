@@ -57,7 +57,7 @@ namespace {
 
 Planned planned(const Run& run, const zero::Setting& setting, const zero::StepRates& rates) {
   const zero::Search search = search_list(run, {setting}, search_options(run, rates, 1e9));
-  if (search.refused > 0) dry_run(with_setting(run, setting), 0);  // throws the reason
+  if (!search.refused.empty()) dry_run(with_setting(run, setting), 0);  // throws the reason
   return planned_of(run, (search.fitting.empty() ? search.rest : search.fitting).front());
 }
 
