@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <type_traits>
 
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/staged_operands.h"
@@ -55,7 +56,10 @@ constexpr Slots with_scratch(
   return slots;
 }
 
-constexpr bool is_set(const auto pointer) { return pointer != nullptr; }
+// By type: under -fsanitize=undefined "function != nullptr" is not a constant for GCC 12.
+template <auto pointer>
+constexpr bool is_set = !std::is_same_v<std::integral_constant<decltype(pointer), pointer>,
+                                        std::integral_constant<decltype(pointer), nullptr>>;
 
 template <class Args, const auto& plain>
 constexpr auto on_device_memory() {
@@ -65,11 +69,11 @@ constexpr auto on_device_memory() {
     slots[hpu].workspace_bytes = [](const Args& args, const Device::Traits& traits) {
       const int64_t staged = StagedOperands::bytes_for(operands(args));
       int64_t own = 0;
-      if constexpr (is_set(plain[hpu].workspace_bytes))
+      if constexpr (is_set<plain[hpu].workspace_bytes>)
         own = plain[hpu].workspace_bytes(args, traits);
       return staged ? arena_bytes(own) + staged : own;
     };
-    if constexpr (is_set(plain[hpu].function))
+    if constexpr (is_set<plain[hpu].function>)
       slots[hpu].function = [](const Args& args, Workspace scratch, Stream& stream) {
         if (!StagedOperands::bytes_for(operands(args)))
           return plain[hpu].function(args, scratch, stream);
