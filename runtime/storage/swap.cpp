@@ -25,10 +25,13 @@ SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::SpanInfo no
   const Tensor& memory = writes ? from : to;
   const DeviceState& device = DeviceState::of(file.device());
   if (!device.swap_file || file.numel() == 0) return {};
-  const int64_t offset = file.buffer()->file_offset() + file.byte_offset();
-  const std::span<std::byte> bytes(memory.raw(), static_cast<size_t>(memory.bytes()));
-  const int64_t ticket = writes ? device.swap_file->write(offset, bytes, std::move(note), ahead)
-                                : device.swap_file->read(offset, bytes, std::move(note), ahead);
+  const int64_t ticket =
+      device.swap_file->push({.offset = file.buffer()->file_offset() + file.byte_offset(),
+                              .memory = memory.raw(),
+                              .bytes = memory.bytes(),
+                              .writes = writes,
+                              .span = std::move(note)},
+                             ahead);
   return cpu::SwapFile::is_ahead(ticket) ? SwapTicket{.ahead = ticket}
                                          : SwapTicket{.other = ticket};
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -58,18 +57,6 @@ void SwapFile::reserve(int64_t bytes) {
   io_->reserve(whole);
   checksums_.resize(static_cast<size_t>(whole / block), 0);
   reserved_ = whole;
-}
-
-SwapFile::Ticket SwapFile::read(int64_t offset, std::span<std::byte> to, SpanInfo span,
-                                bool ahead) {
-  return push({offset, to.data(), static_cast<int64_t>(to.size()), false, std::move(span)}, ahead);
-}
-
-SwapFile::Ticket SwapFile::write(int64_t offset, std::span<const std::byte> from, SpanInfo span,
-                                 bool ahead) {
-  return push({offset, const_cast<std::byte*>(from.data()), static_cast<int64_t>(from.size()), true,
-               std::move(span)},
-              ahead);
 }
 
 SwapFile::Part SwapFile::part_of(const Job& job) {
@@ -156,12 +143,7 @@ bool SwapFile::split_next(size_t queues) {
 void SwapFile::split(const Job& job, Ticket ticket) {
   // Counts the call itself, until all its requests are made.
   queue_of(ticket).unfinished.push_back(1);
-  if (job.span.trace)
-    traced_.push_back({.ticket = ticket,
-                       .span = job.span,
-                       .writes = job.writes,
-                       .bytes = job.bytes,
-                       .begin_ns = job.span.trace->now_ns()});
+  if (job.span.trace) traced_.push_back({ticket, job, job.span.trace->now_ns()});
   const int64_t step = io_->request_bytes() / block;
   const Part all = part_of(job);
   for (int64_t first = all.first; first < all.last; first += step) {
@@ -293,15 +275,16 @@ void SwapFile::finish_request(Ticket ticket) {
 void SwapFile::record(Ticket done) {
   std::erase_if(traced_, [&](const Traced& call) {
     if (is_ahead(call.ticket) != is_ahead(done) || call.ticket > done) return false;
-    Trace& trace = *call.span.trace;
+    const Job& job = call.job;
+    Trace& trace = *job.span.trace;
     const int64_t end_ns = trace.now_ns();
-    trace.span({.rank = call.span.rank,
+    trace.span({.rank = job.span.rank,
                 .track = "disk",
                 .kind = Trace::Kind::copy,
-                .name = (call.writes ? "write " : "read ") + call.span.name,
+                .name = (job.writes ? "write " : "read ") + job.span.name,
                 .begin_ns = std::min(end_ns, std::max(call.begin_ns, last_end_ns_)),
                 .end_ns = end_ns,
-                .arguments = {{"bytes", call.bytes}}});
+                .arguments = {{"bytes", job.bytes}}});
     last_end_ns_ = end_ns;
     return true;
   });

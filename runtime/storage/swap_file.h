@@ -36,6 +36,15 @@ class SwapFile {
     std::string name = {};
   };
 
+  /// A call: a transfer between the file and memory.
+  struct Job {
+    int64_t offset;
+    std::byte* memory;
+    int64_t bytes;
+    bool writes;  ///< from memory to the file
+    SpanInfo span;
+  };
+
   explicit SwapFile(const SwapOptions& options);  ///< throws FileError
   ~SwapFile();
   SwapFile(const SwapFile&) = delete;
@@ -46,8 +55,7 @@ class SwapFile {
   void reserve(int64_t bytes);
 
   /// The memory must stay valid until wait() of the ticket has returned.
-  Ticket read(int64_t offset, std::span<std::byte> to, SpanInfo span, bool ahead);
-  Ticket write(int64_t offset, std::span<const std::byte> from, SpanInfo span, bool ahead);
+  Ticket push(Job job, bool ahead);
   /// Returns when this call and all before it in its queue are done. Throws FileError if one of
   /// them failed, or if a block that was read does not have the checksum of the bytes written
   /// there. Every later call throws the same error.
@@ -62,19 +70,11 @@ class SwapFile {
   std::string requests() const;  ///< "8 requests of 1048576 bytes"
 
  private:
-  struct Job {
-    int64_t offset;
-    std::byte* memory;
-    int64_t bytes;
-    bool writes;
-    SpanInfo span;
-  };
   /// A running call that is traced.
   struct Traced {
     Ticket ticket;
-    SpanInfo span;
-    bool writes;
-    int64_t bytes, begin_ns;
+    Job job;
+    int64_t begin_ns;
   };
   /// The blocks of a job that one request reads or writes.
   struct Part {
@@ -96,7 +96,6 @@ class SwapFile {
     Ticket ticket = 0;
   };
   static Part part_of(const Job& job);
-  Ticket push(Job job, bool ahead);
   void serve();
   /// Divides a call of the first of the queues [0, queues) that is not empty; false: all are empty.
   bool split_next(size_t queues);
