@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdio>
 #include <set>
 
@@ -6,6 +5,7 @@
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
 #include "tools/options/given_flags.h"
+#include "tools/run/advise.h"
 #include "tools/tune/tune.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -90,42 +90,47 @@ Run prepared(const Words& words) {
   return run;
 }
 
-std::string needs(const Planned& plan) {
+std::string needs(const zero::PlannedSetting& plan) {
+  const char* const tight = plan.tight == "device" ? "--device-memory"
+                            : plan.tight == "host" ? "--host-memory"
+                            : plan.tight == "both" ? "the machine's free memory"
+                                                   : "--nvme-path's free space";
   return fmt::format(
       "{} bytes of device memory, {} of host memory and {} of disk for each rank, {:.3g} times "
       "what {} allows",
-      plan.needs.device, plan.needs.host, plan.needs.file, plan.load, plan.tight);
+      plan.bytes.device, plan.bytes.host, plan.bytes.file, plan.load, tight);
 }
 
-Plans plans_of(const Run& run, const TuneOptions& options) {
+zero::Search plans_of(const Run& run, const TuneOptions& options) {
   if (options.find_max_batch && !may_vary(run.options, "--batch-size"))
     throw ConfigError(
         "--find-max-batch: expected no --batch-size, as a flag or in a config, because this flag "
         "finds it; leave one out");
   const zero::StepRates rates = measured_rates(run);
-  Plans plans = options.find_max_batch
-                    ? plan_largest(run, rates)
-                    : plan_all(run, rates, options.time_s / 3.0, options.time_s / 100.0);
+  zero::Search plans = options.find_max_batch
+                           ? plan_largest(run, rates)
+                           : plan_all(run, rates, options.time_s / 3.0, options.time_s / 100.0);
   print_line(stderr, "planned settings: {} fit, {} do not{}", plans.fitting.size(),
-             plans.rest.size(), plans.whole ? "" : "; there was no time to plan all");
+             plans.rest.size(), plans.complete ? "" : "; there was no time to plan all");
   if (plans.fitting.empty())
     raise<OutOfMemory>(
         "tune: nothing fits; the smallest setting, {}, takes {}; try a higher limit, more --ranks "
         "or a smaller model",
-        description_of(plans.rest.front().tuning, run), needs(plans.rest.front()));
+        description_of(plans.rest.front().setting, run), needs(plans.rest.front()));
   return plans;
 }
 
-void print(const Search& search, const Plans& plans, const Run& run, bool find_max_batch) {
+void print(const Search& search, const zero::Search& plans, const Run& run, bool find_max_batch) {
   print_line(stdout, "{}", table_of(search.trials(), run));
-  for (const Planned& plan : plans.rest)
+  for (const zero::PlannedSetting& plan : plans.rest)
     if (find_max_batch)
-      print_line(stdout, "--zero-stage {}: not one sample fits: {}", plan.tuning.engine.stage,
+      print_line(stdout, "--zero-stage {}: not one sample fits: {}", plan.setting.engine.stage,
                  needs(plan));
   for (const Trial& trial : search.trials())
-    if (trial.failure.empty() && trial.peak_bytes != trial.plan.needs.device)
+    if (trial.failure.empty() && trial.peak_bytes != trial.plan.bytes.device)
       print_line(stderr, "warning: {} took {} bytes, not the planned {}",
-                 description_of(trial.plan.tuning, run), trial.peak_bytes, trial.plan.needs.device);
+                 description_of(trial.plan.setting, run), trial.peak_bytes,
+                 trial.plan.bytes.device);
 }
 
 }  // namespace
@@ -152,7 +157,7 @@ int tune(const std::vector<std::string>& arguments) {
   // The runs that tune starts read the same config: they must not tune, too.
   const Words no_tuning = run.options.autotuning.empty() ? Words() : Words{"--autotuning", "off"};
   fixed.insert(fixed.end(), no_tuning.begin(), no_tuning.end());
-  const Plans plans = plans_of(run, options);
+  const zero::Search plans = plans_of(run, options);
   Search search(run, fixed, begin, options.time_s);
   if (options.find_max_batch)
     search.try_each(plans.fitting);
@@ -166,14 +171,14 @@ int tune(const std::vector<std::string>& arguments) {
         "tune: every trial failed, see the table; try {} with a --time above {:g}, or train with "
         "the flags of a row to see its whole output",
         goes_on ? "zerograd tune" : "it", options.time_s);
-  replace_text(options.out, config_with(best->plan.tuning, run));
+  replace_text(options.out, config_with(best->plan.setting, run));
   if (best != search.fastest())
     print_line(
         stderr,
         "within the noise of the fastest the best is the one nearest to the run as given: {}",
-        description_of(best->plan.tuning, run));
+        description_of(best->plan.setting, run));
   Words words = options.flags.without({"--autotuning"});
-  const Words flags = flags_of(best->plan.tuning, run);
+  const Words flags = tuned_flags(best->plan.setting, run);
   words.insert(words.end(), flags.begin(), flags.end());
   words.insert(words.end(), no_tuning.begin(), no_tuning.end());
   print_line(stdout, "best zerograd train {}\nwrote {}", shell_line(words), options.out);

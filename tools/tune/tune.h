@@ -8,79 +8,63 @@
 #include <utility>
 #include <vector>
 
-#include "tools/run/advise.h"
-#include "tools/run/planner.h"
 #include "tools/run/run.h"
-#include "zerograd/zero/config.h"
+#include "zerograd/zero/advise.h"
 
 // The search of zerograd tune.
 namespace zg::tools {
 
 // Settings (tune_space.cpp).
 
-/// The options of a run, with the values that `tune` varies: the stage, the offloads, activation
-/// checkpointing, the micro-batch with the accumulation, and the bucket sizes.
-using Tuning = TrainOptions;
+// `tune` varies the stage, the offloads, activation checkpointing, the micro-batch with the
+// accumulation, and the bucket sizes.
 
-/// The flags to add to the command line of `run` for this tuning: stage and micro-batch, unless
+/// The flags to add to the command line of `run` for this setting: stage and micro-batch, unless
 /// they were given, and those other values that differ from the run's.
-std::vector<std::string> flags_of(const Tuning& tuning, const Run& run);
+std::vector<std::string> tuned_flags(const zero::Setting& setting, const Run& run);
 
 /// Number of values that differ from the run as given: stage, each offload location, checkpointing,
 /// micro-batch, each bucket.
-int deviations_of(const Tuning& tuning, const Run& run);
+int deviations_of(const zero::Setting& setting, const Run& run);
 
-/// A description of the tuning for the user.
-std::string description_of(const Tuning& tuning, const Run& run);
+/// A description of the setting for the user.
+std::string description_of(const zero::Setting& setting, const Run& run);
 
 /// The ZeRO stages to try: the run's own if the stage was given; else only 3 if the run offloads
 /// parameters; else 0 and 3 with one rank, where 1 and 2 equal 0; else 0 and 1 if gradients are
 /// reduced at the boundary; else all.
 std::vector<int> stages_of(const Run& run);
 
-/// A DeepSpeed config in JSON: the config of `run`, or an empty one, with this tuning in its keys.
+/// A DeepSpeed config in JSON: the config of `run`, or an empty one, with this setting in its keys.
 /// A section "zerograd" holds the values that DeepSpeed has no key for. Other flags of `run` must
 /// still be given as flags.
-std::string config_with(const Tuning& tuning, const Run& run);
+std::string config_with(const zero::Setting& setting, const Run& run);
 
-// Plans of tunings (tune_plan.cpp), and trials, which train with them (tune_search.cpp).
+// Plans of settings (tune_plan.cpp), and trials, which train with them (tune_search.cpp).
 
 /// Measured rates of this machine, a rank's share.
 zero::StepRates measured_rates(const Run& run);
 
-/// A tuning, with its memory and time as a plan predicts them.
-struct Planned {
-  Tuning tuning;
-  Needs needs;        ///< of rank 0, planned
-  double seconds;     ///< predicted time of a step
-  double load;        ///< bytes / limit, the largest over the limits of flags, machine and disk
-  std::string tight;  ///< name of the limit with the largest load: "--device-memory"
-  bool fits;
-
-  double samples_per_s(const Run& run) const;
-};
-
-struct Plans {
-  std::vector<Planned> fitting;  ///< in plan_all(): highest predicted samples per second first
-  std::vector<Planned> rest;     ///< settings that do not fit; smallest first
-  bool whole = true;             ///< false: the time limit ended the search before all were planned
-};
+/// Predicted by the plan.
+double samples_per_s(const zero::PlannedSetting& plan, const Run& run);
 
 /// Searches the run's choices of stage, places of states and activation checkpointing
 /// (zero/advise.h) with each micro-batch; without --train-batch-size up to the first with which
 /// every step is predicted to take longer than `longest_step_s`. If none fits, also those with
 /// smaller buckets and activations on the host, which are slower. Stops after `seconds` if at least
-/// one plan fits. Parts of the optimizer's states and the axes of the ranks are not varied.
-Plans plan_all(const Run& run, const zero::StepRates& rates, double seconds, double longest_step_s);
+/// one plan fits. Parts of the optimizer's states and the axes of the ranks are not varied. The
+/// settings that fit are sorted by predicted samples per second, the highest first.
+zero::Search plan_all(const Run& run, const zero::StepRates& rates, double seconds,
+                      double longest_step_s);
 
 /// For each stage, in order, plans the largest micro-batch that fits; all other settings are those
 /// of the run. The search by doubling and bisection is exact to one sample. With --train-batch-size
 /// only its divisors are tried.
-Plans plan_largest(const Run& run, const zero::StepRates& rates);
+zero::Search plan_largest(const Run& run, const zero::StepRates& rates);
 
 /// The result of training with a planned setting.
 struct Trial {
-  Planned plan;
+  zero::PlannedSetting plan;
   int64_t predicted_rank;  ///< position in the list of plans, from 1
   std::string failure;     ///< "OutOfMemory: ..." or "no end after 12 s"; empty: it succeeded
   bool timed_out = false;
@@ -98,7 +82,7 @@ std::string table_of(std::vector<Trial> trials, const Run& run);
 /// The measurements of a trial.
 struct Measured {
   double fast, median, slow;  ///< quartiles of its steps, in seconds per sample
-  int deviations;             ///< deviations_of() its tuning
+  int deviations;             ///< deviations_of() its setting
 };
 /// Chooses the trial with the fewest deviations among those that are as fast as the fastest one
 /// within noise: the first quartile of their step times is at most its third quartile. Among equals
@@ -149,8 +133,8 @@ class Search {
   /// Tries first_to_try() of the six families with the fastest predictions, and the run's own
   /// setting. Then tries the next smaller and the next larger micro-batch of the fastest trial,
   /// again and again, until both have been tried or the trials or the time are used up.
-  void find_fastest(const std::vector<Planned>& plans);
-  void try_each(const std::vector<Planned>& plans);
+  void find_fastest(const std::vector<zero::PlannedSetting>& plans);
+  void try_each(const std::vector<zero::PlannedSetting>& plans);
 
   const std::vector<Trial>& trials() const { return trials_; }
   const Trial* fastest() const;  ///< null: all trials failed
@@ -160,9 +144,9 @@ class Search {
 
  private:
   double left() const;
-  double trial_limit_s(const std::vector<Planned>& plans) const;
-  void try_plan(const std::vector<Planned>& plans, size_t index);
-  bool try_neighbours(const std::vector<Planned>& plans);
+  double trial_limit_s(const std::vector<zero::PlannedSetting>& plans) const;
+  void try_plan(const std::vector<zero::PlannedSetting>& plans, size_t index);
+  bool try_neighbours(const std::vector<zero::PlannedSetting>& plans);
 
   const Run& run_;
   const std::vector<std::string> words_;

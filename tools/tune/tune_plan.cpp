@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "tools/run/advise.h"
+#include "tools/run/planner.h"
 #include "tools/tune/tune.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -28,37 +30,11 @@ zero::SearchOptions search_options(const Run& run, const zero::StepRates& rates,
           .threads = available_cores()};
 }
 
-Tuning tuning_of(const Run& run, const zero::Setting& setting) {
-  Tuning tuning = with_setting(run, setting).options;
-  tuning.rampup = run.options.rampup;
-  return tuning;
-}
-
-Planned planned_of(const Run& run, const zero::PlannedSetting& one) {
-  return {.tuning = tuning_of(run, one.setting),
-          .needs = {.device = one.bytes.device, .host = one.bytes.host, .file = one.bytes.file},
-          .seconds = one.seconds,
-          .load = one.load,
-          .tight = one.tight == "device" ? "--device-memory"
-                   : one.tight == "host" ? "--host-memory"
-                   : one.tight == "both" ? "the machine's free memory"
-                                         : "--nvme-path's free space",
-          .fits = one.fits()};
-}
-
-}  // namespace
-
-double Planned::samples_per_s(const Run& run) const {
-  return static_cast<double>(tuning.micro_batch * tuning.accumulation * run.options.ranks) /
-         seconds;
-}
-
-namespace {
-
-Planned planned(const Run& run, const zero::Setting& setting, const zero::StepRates& rates) {
+zero::PlannedSetting planned(const Run& run, const zero::Setting& setting,
+                             const zero::StepRates& rates) {
   const zero::Search search = search_list(run, {setting}, search_options(run, rates, 1e9));
   if (!search.refused.empty()) dry_run(with_setting(run, setting), 0);  // throws the reason
-  return planned_of(run, (search.fitting.empty() ? search.rest : search.fitting).front());
+  return (search.fitting.empty() ? search.rest : search.fitting).front();
 }
 
 bool has_samples(const Run& run) { return !may_vary(run.options, "--train-batch-size"); }
@@ -107,8 +83,13 @@ zero::Choices choices_of_tune(const Run& run, bool with_smaller) {
 
 }  // namespace
 
-Plans plan_all(const Run& run, const zero::StepRates& rates, double seconds,
-               double longest_step_s) {
+double samples_per_s(const zero::PlannedSetting& plan, const Run& run) {
+  const auto samples = plan.setting.micro_batch * plan.setting.accumulation * run.options.ranks;
+  return static_cast<double>(samples) / plan.seconds;
+}
+
+zero::Search plan_all(const Run& run, const zero::StepRates& rates, double seconds,
+                      double longest_step_s) {
   const zero::ModelSizes model = model_sizes(run);
   const int64_t ranks = run.options.ranks;
   const auto search_with = [&](const zero::Choices& choices, const zero::SearchOptions& options) {
@@ -126,29 +107,24 @@ Plans plan_all(const Run& run, const zero::StepRates& rates, double seconds,
   };
   zero::SearchOptions options = search_options(run, rates, seconds);
   zero::Search search = search_with(choices_of_tune(run, false), options);
-  const bool found = !search.fitting.empty();
-  if (!found) {  // then with the choices that take less memory, until some fit
+  if (search.fitting.empty()) {  // then with the choices that take less memory, until some fit
     options.seconds = std::numeric_limits<double>::infinity();
     options.enough = 8;
     zero::Search smaller = search_with(choices_of_tune(run, true), options);
     search.fitting = std::move(smaller.fitting);
     search.rest.insert(search.rest.end(), smaller.rest.begin(), smaller.rest.end());
+    search.complete = true;
   }
-  Plans plans{.whole = !found || search.complete};
-  for (const zero::PlannedSetting& one : search.fitting)
-    plans.fitting.push_back(planned_of(run, one));
-  for (const zero::PlannedSetting& one : search.rest) plans.rest.push_back(planned_of(run, one));
-  std::ranges::stable_sort(plans.fitting, [&](const Planned& a, const Planned& b) {
-    return a.samples_per_s(run) > b.samples_per_s(run);
-  });
-  std::ranges::stable_sort(plans.rest, {}, &Planned::load);
-  return plans;
+  std::ranges::stable_sort(search.fitting, std::greater(),
+                           [&](const auto& plan) { return samples_per_s(plan, run); });
+  std::ranges::stable_sort(search.rest, {}, &zero::PlannedSetting::load);
+  return search;
 }
 
-Plans plan_largest(const Run& run, const zero::StepRates& rates) {
+zero::Search plan_largest(const Run& run, const zero::StepRates& rates) {
   const bool solved = has_samples(run);
   const std::vector<int64_t> divisors = solved ? micro_batches_of(run) : std::vector<int64_t>{};
-  Plans plans;
+  zero::Search plans;
   for (int stage : stages_of(run)) {
     zero::Setting setting = setting_of(run);
     setting.engine.stage = stage;
@@ -160,7 +136,7 @@ Plans plan_largest(const Run& run, const zero::StepRates& rates) {
     };
     const int64_t count =
         largest_fitting(solved ? static_cast<int64_t>(divisors.size()) : largest_count,
-                        [&](int64_t size) { return of_size(size - 1).fits; });
+                        [&](int64_t size) { return of_size(size - 1).fits(); });
     (count > 0 ? plans.fitting : plans.rest).push_back(of_size(std::max<int64_t>(0, count - 1)));
   }
   return plans;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tools/run/advise.h"
 #include "tools/run/child.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
@@ -50,7 +51,8 @@ void read_steps(const std::string& output, Trial& trial) {
 
 /// Trains with `flags` in a child. Its steps take about `seconds`; with start and end it may take
 /// `limit_s`. The child writes nothing and is killed if this process dies.
-Trial try_out(const Planned& plan, std::vector<std::string> flags, double seconds, double limit_s) {
+Trial try_out(const zero::PlannedSetting& plan, std::vector<std::string> flags, double seconds,
+              double limit_s) {
   const auto steps = std::clamp<int64_t>(static_cast<int64_t>(seconds / plan.seconds), 3, 50);
   flags.insert(flags.begin(), {this_program, "train"});
   for (const char* word : {"--score-samples", "0", "--eval-batches", "1", "--log-interval", "0",
@@ -71,7 +73,7 @@ Trial try_out(const Planned& plan, std::vector<std::string> flags, double second
 }  // namespace
 
 double Trial::samples_per_s(const Run& run) const {
-  return failure.empty() ? plan.samples_per_s(run) * plan.seconds / seconds : 0.0;
+  return failure.empty() ? zg::tools::samples_per_s(plan, run) * plan.seconds / seconds : 0.0;
 }
 
 std::string table_of(std::vector<Trial> trials, const Run& run) {
@@ -83,13 +85,13 @@ std::string table_of(std::vector<Trial> trials, const Run& run) {
       "ms |\n| ---- | ---- | ---- | ---- | ---- | ---- | ---- |";
   int rank = 0;
   for (const Trial& trial : trials) {
-    table += fmt::format("\n| {} | {} | {} | ", ++rank, description_of(trial.plan.tuning, run),
-                         trial.plan.needs.device);
+    table += fmt::format("\n| {} | {} | {} | ", ++rank, description_of(trial.plan.setting, run),
+                         trial.plan.bytes.device);
     if (!trial.failure.empty()) {
       table += fmt::format("- | {} | - | {} |", trial.predicted_rank, trial.failure);
       continue;
     }
-    const char* differs = trial.peak_bytes == trial.plan.needs.device ? "" : " (differs)";
+    const char* differs = trial.peak_bytes == trial.plan.bytes.device ? "" : " (differs)";
     table += fmt::format("{}{} | {} | {:.1f} | {:.2f} |", trial.peak_bytes, differs,
                          trial.predicted_rank, trial.samples_per_s(run), trial.seconds * 1e3);
   }
@@ -101,12 +103,11 @@ namespace {
 constexpr size_t max_families = 6, max_trials = 14;
 
 // Stages 1 and 2 do the same work here.
-bool same_family(const Tuning& a, const Tuning& b) {
+bool same_family(const zero::Setting& a, const zero::Setting& b) {
   const auto work = [](int stage) { return stage == 2 ? 1 : stage; };
   return work(a.engine.stage) == work(b.engine.stage) &&
          a.engine.offload.optimizer == b.engine.offload.optimizer &&
-         a.engine.offload.parameter == b.engine.offload.parameter &&
-         a.activation_checkpoint == b.activation_checkpoint;
+         a.engine.offload.parameter == b.engine.offload.parameter && a.recomputes == b.recomputes;
 }
 
 }  // namespace
@@ -135,19 +136,19 @@ const Trial* Search::best() const {
     measured.push_back({.fast = trial.fast_s / samples,
                         .median = trial.seconds / samples,
                         .slow = trial.slow_s / samples,
-                        .deviations = deviations_of(trial.plan.tuning, run_)});
+                        .deviations = deviations_of(trial.plan.setting, run_)});
     trials.push_back(&trial);
   }
   return trials.empty() ? nullptr : trials[simplest_within_noise(measured)];
 }
 
-double Search::trial_limit_s(const std::vector<Planned>& plans) const {
+double Search::trial_limit_s(const std::vector<zero::PlannedSetting>& plans) const {
   return time_s_ / static_cast<double>(std::min<size_t>(4, plans.size()));
 }
 
-void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
+void Search::try_plan(const std::vector<zero::PlannedSetting>& plans, size_t index) {
   constexpr double start_s = 1.0;
-  const Planned& plan = plans[index];
+  const zero::PlannedSetting& plan = plans[index];
   const auto rank = static_cast<int64_t>(index) + 1;
   const bool tried = std::ranges::any_of(
       trials_, [&](const Trial& trial) { return trial.predicted_rank == rank; });
@@ -155,7 +156,7 @@ void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
   if (tried || signal_ != 0 || (!trials_.empty() && left() < least_s)) return;
   const double share_s = time_s_ / 40.0;
   const double limit_s = std::max(0.1, std::min(left(), trial_limit_s(plans)));
-  const std::vector<std::string> flags = flags_of(plan.tuning, run_);
+  const std::vector<std::string> flags = tuned_flags(plan.setting, run_);
   std::vector<std::string> words = words_;
   words.insert(words.end(), flags.begin(), flags.end());
   Trial trial = try_out(plan, std::move(words), share_s / correction_, limit_s);
@@ -166,31 +167,31 @@ void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
     correction_ = trial.seconds / plan.seconds;
   else if (trial.timed_out)  // its steps took longer than this
     correction_ = std::max(correction_, limit_s / least_steps / plan.seconds);
-  print_line(stderr, "{}: {}", description_of(plan.tuning, run_),
+  print_line(stderr, "{}: {}", description_of(plan.setting, run_),
              trial.failure.empty() ? fmt::format("{:.1f} samples/s", trial.samples_per_s(run_))
                                    : trial.failure);
   trials_.push_back(std::move(trial));
 }
 
-void Search::try_each(const std::vector<Planned>& plans) {
+void Search::try_each(const std::vector<zero::PlannedSetting>& plans) {
   for (size_t i = 0; i < plans.size(); ++i) try_plan(plans, i);
 }
 
 // Tries the next smaller and larger micro-batch of the fastest setting. Returns false if none was
 // left to try.
-bool Search::try_neighbours(const std::vector<Planned>& plans) {
-  const Tuning tuning = fastest()->plan.tuning;
+bool Search::try_neighbours(const std::vector<zero::PlannedSetting>& plans) {
+  const zero::Setting setting = fastest()->plan.setting;
   size_t below = plans.size(), above = plans.size();
   for (size_t i = 0; i < plans.size(); ++i) {
-    const Tuning& other = plans[i].tuning;
-    if (other.engine.stage != tuning.engine.stage || !same_family(other, tuning)) continue;
+    const zero::Setting& other = plans[i].setting;
+    if (other.engine.stage != setting.engine.stage || !same_family(other, setting)) continue;
     const auto nearer = [&](size_t so_far) {
-      const auto distance = [&](int64_t size) { return std::abs(size - tuning.micro_batch); };
+      const auto distance = [&](int64_t size) { return std::abs(size - setting.micro_batch); };
       return so_far == plans.size() ||
-             distance(other.micro_batch) < distance(plans[so_far].tuning.micro_batch);
+             distance(other.micro_batch) < distance(plans[so_far].setting.micro_batch);
     };
-    if (other.micro_batch < tuning.micro_batch && nearer(below)) below = i;
-    if (other.micro_batch > tuning.micro_batch && nearer(above)) above = i;
+    if (other.micro_batch < setting.micro_batch && nearer(below)) below = i;
+    if (other.micro_batch > setting.micro_batch && nearer(above)) above = i;
   }
   const size_t before = trials_.size();
   for (size_t i : {below, above})
@@ -198,27 +199,28 @@ bool Search::try_neighbours(const std::vector<Planned>& plans) {
   return trials_.size() > before;
 }
 
-void Search::find_fastest(const std::vector<Planned>& plans) {
-  std::vector<Tuning> seen;
+void Search::find_fastest(const std::vector<zero::PlannedSetting>& plans) {
+  std::vector<zero::Setting> seen;
   for (size_t i = 0; i < plans.size() && seen.size() < max_families; ++i) {
-    const Tuning& tuning = plans[i].tuning;
-    if (std::ranges::any_of(seen, [&](const Tuning& other) { return same_family(other, tuning); }))
+    const zero::Setting& setting = plans[i].setting;
+    if (std::ranges::any_of(
+            seen, [&](const zero::Setting& other) { return same_family(other, setting); }))
       continue;
-    seen.push_back(tuning);
+    seen.push_back(setting);
     std::vector<Predicted> family;
     std::vector<size_t> indices;
     for (size_t j = i; j < plans.size(); ++j) {
-      if (!same_family(plans[j].tuning, tuning)) continue;
+      if (!same_family(plans[j].setting, setting)) continue;
       family.push_back(
-          {plans[j].samples_per_s(run_), plans[j].seconds, plans[j].tuning.micro_batch});
+          {samples_per_s(plans[j], run_), plans[j].seconds, plans[j].setting.micro_batch});
       indices.push_back(j);
     }
     const double longest_s = trial_limit_s(plans) / least_steps / correction_;
     try_plan(plans, indices[first_to_try(family, longest_s)]);
   }
-  const auto own = flags_of(run_.options, run_);
+  const auto own = tuned_flags(setting_of(run_), run_);
   for (size_t i = 0; i < plans.size(); ++i)
-    if (flags_of(plans[i].tuning, run_) == own) try_plan(plans, i);
+    if (tuned_flags(plans[i].setting, run_) == own) try_plan(plans, i);
   while (fastest() && trials_.size() < max_trials && try_neighbours(plans)) {
   }
 }

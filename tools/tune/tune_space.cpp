@@ -1,11 +1,11 @@
 #include "tools/tune/tune.h"
 
 #include <cmath>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tools/deepspeed/load.h"
 #include "tools/options/fields.h"
+#include "tools/run/advise.h"
 #include "zerograd/runtime/command_line/flags.h"
 
 namespace zg::tools {
@@ -30,29 +30,31 @@ const std::vector<const Field*>& varied() {
 
 }  // namespace
 
-std::vector<std::string> flags_of(const Tuning& tuning, const Run& run) {
+std::vector<std::string> tuned_flags(const zero::Setting& setting, const Run& run) {
+  const TrainOptions tuned = with_setting(run, setting).options;
   std::vector<std::string> flags;
-  if (is_stage_open(run)) flags = {"--zero-stage", std::to_string(tuning.engine.stage)};
+  if (is_stage_open(run)) flags = {"--zero-stage", std::to_string(setting.engine.stage)};
   if (may_vary(run.options, "--batch-size"))
-    flags.insert(flags.end(), {"--batch-size", std::to_string(tuning.micro_batch)});
+    flags.insert(flags.end(), {"--batch-size", std::to_string(setting.micro_batch)});
   for (const Field* row : varied())
-    if (const Json now = value_of(*row, tuning); now != value_of(*row, run.options)) {
+    if (const Json now = value_of(*row, tuned); now != value_of(*row, run.options)) {
       flags.push_back(row->name());
-      if (!now.is_boolean()) flags.push_back(shown_value(*row, now, tuning));
+      if (!now.is_boolean()) flags.push_back(shown_value(*row, now, tuned));
     }
   return flags;
 }
 
-int deviations_of(const Tuning& tuning, const Run& run) {
+int deviations_of(const zero::Setting& setting, const Run& run) {
+  const TrainOptions tuned = with_setting(run, setting).options;
   const TrainOptions& own = run.options;
-  return (tuning.engine.stage != own.engine.stage) + (tuning.micro_batch != own.micro_batch) +
+  return (tuned.engine.stage != own.engine.stage) + (tuned.micro_batch != own.micro_batch) +
          static_cast<int>(std::ranges::count_if(varied(), [&](const Field* row) {
-           return value_of(*row, tuning) != value_of(*row, own);
+           return value_of(*row, tuned) != value_of(*row, own);
          }));
 }
 
-std::string description_of(const Tuning& tuning, const Run& run) {
-  const std::vector<std::string> flags = flags_of(tuning, run);
+std::string description_of(const zero::Setting& setting, const Run& run) {
+  const std::vector<std::string> flags = tuned_flags(setting, run);
   return flags.empty() ? "as given" : join(flags, " ");
 }
 
@@ -109,12 +111,12 @@ void set_place(Json& zero, const char* name, Space space, const std::string& nvm
   if (space == Space::file) offload["nvme_path"] = nvme_path;
 }
 
-void set_batch(Json& config, const Tuning& tuning, const Run& run) {
+void set_batch(Json& config, const zero::Setting& setting, const Run& run) {
   config.erase("train_batch_size");
   if (!may_vary(run.options, "--train-batch-size"))
-    config["train_batch_size"] = tuning.micro_batch * tuning.accumulation * run.options.ranks;
-  config["train_micro_batch_size_per_gpu"] = tuning.micro_batch;
-  config["gradient_accumulation_steps"] = tuning.accumulation;
+    config["train_batch_size"] = setting.micro_batch * setting.accumulation * run.options.ranks;
+  config["train_micro_batch_size_per_gpu"] = setting.micro_batch;
+  config["gradient_accumulation_steps"] = setting.accumulation;
 }
 
 // Sets the precision if the config leaves it open: accelerate's file or a flag gives it.
@@ -134,13 +136,13 @@ void set_precision(Json& config, const CheckedConfig& given, const RunSpec& spec
 
 }  // namespace
 
-std::string config_with(const Tuning& tuning, const Run& run) {
+std::string config_with(const zero::Setting& setting, const Run& run) {
   const TrainOptions& options = run.options;
   const Value given = options.config.path.empty() ? Value{.kind = Value::Kind::object}
                                                   : deepspeed_config(options.config);
   Json config = json_of(given);
   config.erase("autotuning");  // the written config is the result of tuning
-  set_batch(config, tuning, run);
+  set_batch(config, setting, run);
   set_precision(config,
                 zero::deepspeed::check_config(given, options.config.path, options.config.compat,
                                               /*lenient=*/true),
@@ -148,16 +150,16 @@ std::string config_with(const Tuning& tuning, const Run& run) {
   Json& zero = section(config, "zero_optimization");
   for (const char* old : {"cpu_offload", "cpu_offload_param", "prefetch_bucket_size"})
     zero.erase(old);
-  zero["stage"] = tuning.engine.stage;
-  zero["reduce_bucket_size"] = tuning.engine.reduce_bucket_size;
-  zero["stage3_prefetch_bucket_size"] = tuning.engine.prefetch_bucket_size;
+  zero["stage"] = setting.engine.stage;
+  zero["reduce_bucket_size"] = setting.engine.reduce_bucket_size;
+  zero["stage3_prefetch_bucket_size"] = setting.engine.prefetch_bucket_size;
   zero["overlap_comm"] = run.options.engine.overlap_comm;
-  set_place(zero, "offload_optimizer", tuning.engine.offload.optimizer, options.offload.nvme_path);
-  set_place(zero, "offload_param", tuning.engine.offload.parameter, options.offload.nvme_path);
+  set_place(zero, "offload_optimizer", setting.engine.offload.optimizer, options.offload.nvme_path);
+  set_place(zero, "offload_param", setting.engine.offload.parameter, options.offload.nvme_path);
   Json& own = section(config, "zerograd");
-  own["activation_checkpoint"] = tuning.activation_checkpoint;
-  own["offload_gradients"] = device_of(tuning.engine.offload.gradient);
-  own["offload_activations"] = device_of(tuning.engine.offload.activation);
+  own["activation_checkpoint"] = setting.recomputes;
+  own["offload_gradients"] = device_of(setting.engine.offload.gradient);
+  own["offload_activations"] = device_of(setting.engine.offload.activation);
   return config.dump(2) + "\n";
 }
 
