@@ -3,7 +3,6 @@
 #include <link.h>
 #include <unistd.h>
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -86,7 +85,7 @@ std::map<std::string, std::string> build_ids() {
   const auto add = [](dl_phdr_info* object, size_t, void* found) {
     constexpr std::string_view note("\3\0\0\0GNU\0", 8);  // after the number of its bytes
     const std::string path = *object->dlpi_name ? object->dlpi_name : "/proc/self/exe";
-    if (path.find('/') == path.npos) return 0;  // the kernel's
+    if (path.find('/') == path.npos) return 0;  // the vdso, which is in no file
     std::string& id = (*static_cast<Ids*>(found))[path];
     for (const auto& header : std::span(object->dlpi_phdr, object->dlpi_phnum)) {
       if (header.p_type != PT_NOTE) continue;
@@ -207,6 +206,43 @@ Json layout_of(const Engine& engine, const AuditOptions& options) {
   return layout;
 }
 
+// By parameter that this rank has: unit, name, range of elements, sum, and whether the rank counts
+// it. The length of the text depends on no value, so that a plan knows it.
+Json sums_of(const Engine& engine) {
+  // Differences of marks name ranges, and those of adjacent ranges add up. Without the factor some
+  // marks of small indices are multiples of each other.
+  const auto mark = [](int64_t at) {
+    return scrambled((static_cast<uint64_t>(at) + 1) * index_factor);
+  };
+  struct Sums {
+    uint64_t range = 0, sum = 0;
+    bool is_counted = false;
+  };
+  std::vector<Sums> held(engine.store().parameters().size());
+  engine.visit_masters(
+      [&](const Parameter& parameter, int64_t begin, std::span<const float> x, bool is_counted) {
+        Sums& own = held[static_cast<size_t>(parameter.index)];
+        own.is_counted = is_counted;
+        const uint64_t key = hash_name(parameter.name.c_str());
+        for (int64_t i = begin; !x.empty();) {
+          const int64_t left = parameter.slice.run_left(i), at = parameter.slice.whole_index(i);
+          const auto run = x.first(std::min(x.size(), static_cast<size_t>(left)));
+          own.range += mark(at + std::ssize(run)) - mark(at);
+          own.sum += sum_of(key, at, run);
+          x = x.subspan(run.size());
+          i += std::ssize(run);
+        }
+      });
+  Json sums = Json::array();
+  for (const auto& unit : engine.store().units())
+    for (const Parameter* parameter : unit->parameters) {
+      const Sums& own = held[static_cast<size_t>(parameter->index)];
+      sums.push_back({printable(unit->name, 200), printable(parameter->name, 200), hex(own.range),
+                      hex(own.sum), own.is_counted ? 1 : 0});
+    }
+  return sums;
+}
+
 }  // namespace
 
 AuditState::AuditState(Engine& engine, const AuditOptions& options)
@@ -227,41 +263,16 @@ Audit::Audit(Engine& engine, const AuditOptions& options) {
 
 Audit::~Audit() = default;
 
-// The checksums of the model's units, in its order, and of copies that differ. Each rank sends
-// those of its parameters. The length of its text depends on no value, so that a plan knows it.
+// The checksums of the model's units, in its order, and of copies that differ.
 void AuditState::add_units(Json& record) const {
-  // Small numbers alone are scrambled to some multiples of each other.
-  const auto mark = [](int64_t at) {
-    return scrambled((static_cast<uint64_t>(at) + 1) * index_factor);
-  };
-  // Range, sum, and 1 if this rank counts them, by parameter.
-  std::vector<std::array<uint64_t, 3>> held(engine.store().parameters().size());
-  engine.visit_masters(
-      [&](const Parameter& parameter, int64_t begin, std::span<const float> x, bool is_counted) {
-        auto& [range, sum, counted] = held[static_cast<size_t>(parameter.index)];
-        counted = is_counted;
-        const uint64_t key = hash_name(parameter.name.c_str());
-        for (int64_t i = begin; !x.empty();) {
-          const int64_t left = parameter.slice.run_left(i), at = parameter.slice.whole_index(i);
-          const auto run = x.first(std::min(x.size(), static_cast<size_t>(left)));
-          range += mark(at + std::ssize(run)) - mark(at);  // adjacent ranges add up
-          sum += sum_of(key, at, run);
-          x = x.subspan(run.size());
-          i += std::ssize(run);
-        }
-      });
-  Json own = Json::array();
-  for (const auto& unit : engine.store().units())
-    for (const Parameter* parameter : unit->parameters) {
-      const auto& [range, sum, counted] = held[static_cast<size_t>(parameter->index)];
-      own.push_back({printable(unit->name, 200), printable(parameter->name, 200), hex(range),
-                     hex(sum), counted});
-    }
-  const std::vector<std::string> texts = gather_sealed(group.get(), own);
+  const std::vector<std::string> texts = gather_sealed(group.get(), sums_of(engine));
   if (on_meta() || world().rank() > 0) return;
   const size_t tensor_ranks = engine.mesh() ? static_cast<size_t>(engine.mesh()->shape.tensor) : 1;
   std::map<std::string, std::pair<std::string, std::string>> firsts;  // rank, sum; by name, range
-  std::map<std::pair<std::string, size_t>, std::array<uint64_t, 2>> wholes;  // range and sum
+  struct Whole {
+    uint64_t range = 0, sum = 0;
+  };
+  std::map<std::pair<std::string, size_t>, Whole> wholes;  // by name, tensor rank
   Json sums = Json::object(), copies;
   const auto add_copy = [&](const std::string& name, const std::string& range,
                             const std::string& sum, const std::string& rank) {
@@ -274,18 +285,21 @@ void AuditState::add_units(Json& record) const {
   for (size_t rank = 0; rank < texts.size(); ++rank)
     for (const Json of_rank = opened(texts[rank], rank); const Json& one : of_rank) {
       const std::string unit = one[0], name = one[1], range = one[2], sum = one[3];
+      const bool is_counted = one[4] == 1;
       const uint64_t number = std::stoull(sum, nullptr, 16);
-      Json& whole = sums[unit];
-      if (one[4] == 1) whole = number + (whole.is_null() ? 0 : whole.get<uint64_t>());
-      wholes[{name, rank % tensor_ranks}][0] += std::stoull(range, nullptr, 16);
-      wholes[{name, rank % tensor_ranks}][1] += number;
+      Json& of_unit = sums[unit];
+      if (is_counted) of_unit = number + (of_unit.is_null() ? 0 : of_unit.get<uint64_t>());
+      Whole& whole = wholes[{name, rank % tensor_ranks}];
+      whole.range += std::stoull(range, nullptr, 16);
+      whole.sum += number;
       add_copy(name, range, sum, fmt::format("rank_{}", rank));
     }
   // Tensor ranks with slices of other sizes divide a unit at other elements over their data ranks.
   const Json of_ranks = copies;
   for (const auto& [of, whole] : wholes)
     if (!of_ranks.contains(of.first))
-      add_copy(of.first, hex(whole[0]), hex(whole[1]), fmt::format("tensor_rank_{}", of.second));
+      add_copy(of.first, hex(whole.range), hex(whole.sum),
+               fmt::format("tensor_rank_{}", of.second));
   for (const auto& [unit, sum] : sums.items())  // null: mirrors only
     if (!sum.is_null()) record["units"][unit] = hex(sum);
   if (!copies.is_null()) record["copies"] = copies;

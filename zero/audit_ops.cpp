@@ -143,29 +143,38 @@ Json AuditedOps::end(Communicator* group) {
   Json own = Json::array();
   for (const Entry& entry : entries_)
     own.push_back({entry.name, entry.hash, entry.call, entry.sends});
-  std::vector<Json> ranks;
-  for (const std::string& text : gather_sealed(group, own))
-    ranks.push_back(opened(text, ranks.size()));
+  std::vector<std::vector<Entry>> ranks;
+  for (const std::string& text : gather_sealed(group, own)) {
+    const Json entries = opened(text, ranks.size());
+    std::vector<Entry>& of_rank = ranks.emplace_back();
+    for (const Json& entry : entries)
+      of_rank.push_back({.name = entry[0], .hash = entry[1], .call = entry[2], .sends = entry[3]});
+  }
+  return merged(ranks);
+}
+
+// Takes the outputs of each rank up to its next collective, again and again. Ranks pass a
+// collective when all its senders have reached it. If ranks call collectives in different orders,
+// there may be none such; then the ranks at the first one by name pass.
+Json AuditedOps::merged(const std::vector<std::vector<Entry>>& ranks) {
   std::map<std::string, size_t> senders;  // by collective, those that have not reached it
-  for (const Json& entries : ranks)
-    for (const Json& entry : entries) senders[entry[2]] += entry[3].get<bool>();
+  for (const std::vector<Entry>& entries : ranks)
+    for (const Entry& entry : entries) senders[entry.call] += entry.sends;
   std::vector<size_t> at(ranks.size());
   std::vector<bool> is_counted(ranks.size());
   Json ops = Json::object();  // names differ by their numbers: no search for an equal one
-  // Each rank goes on to its next collective; those leave it that all its senders have reached. If
-  // ranks call collectives in different orders, none is such, and those at the first by name leave.
   for (;;) {
     std::map<std::string, std::vector<size_t>> arrived;
     for (size_t rank = 0; rank < ranks.size(); ++rank)
       for (; at[rank] < ranks[rank].size(); ++at[rank]) {
-        const Json& entry = ranks[rank][at[rank]];
-        if (entry[2] != "") {
-          arrived[entry[2]].push_back(rank);
-          if (entry[3].get<bool>() && !is_counted[rank]) --senders[entry[2]];
+        const Entry& entry = ranks[rank][at[rank]];
+        if (!entry.call.empty()) {
+          arrived[entry.call].push_back(rank);
+          if (entry.sends && !is_counted[rank]) --senders[entry.call];
           is_counted[rank] = true;
           break;
         }
-        ops.get_ref<Json::object_t&>().emplace_back(entry[0], entry[1]);
+        ops.get_ref<Json::object_t&>().emplace_back(entry.name, entry.hash);
       }
     if (arrived.empty()) return ops;
     const bool is_stuck =

@@ -38,8 +38,8 @@ class AuditedOps {
  private:
   /// An output; or a collective, `call`, whose outputs follow.
   struct Entry {
-    int64_t ns;
-    std::string name, hash, call = {};
+    int64_t ns = 0;
+    std::string name = {}, hash = {}, call = {};
     bool sends = false;  ///< this rank has an input of the collective
   };
   /// Collectives by track whose outputs this rank alone receives, until its program waits for them.
@@ -53,6 +53,7 @@ class AuditedOps {
              std::span<const std::byte> bytes);
   void note(const Trace::Call& call);
   void note_masters();
+  static nlohmann::ordered_json merged(const std::vector<std::vector<Entry>>& ranks);
 
   const Engine& engine_;
   const std::string tensor_;

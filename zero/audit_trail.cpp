@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ranges>
 #include <span>
@@ -121,13 +122,11 @@ bool are_equal(const std::string& a, const std::string& b) {
   return a == b || (a.size() != b.size() && (hash_of(a) == b || a == hash_of(b)));
 }
 
-// The outputs that differ, in the order of `b`. `is_equal_step`: no other field of the step does.
-std::vector<AuditDifference> different_ops(const Fields& fields_a, const Fields& fields_b,
-                                           bool is_equal_step) {
-  std::vector<Output> a = outputs_in(fields_a), b = outputs_in(fields_b);
-  if (a.empty() || b.empty()) return {};
+// Sets the pairs: first outputs of the same op with equal values, wherever they are, then those
+// left of the same op and place. In a track whose names are equal in both, names decide alone.
+void pair_outputs(std::vector<Output>& a, std::vector<Output>& b, bool is_equal_step) {
   std::unordered_map<std::string_view, Output*> names;          // of b
-  std::unordered_map<std::string, Output*> values_a, values_b;  // by what is written, and its hash
+  std::unordered_map<std::string, Output*> values_a, values_b;  // by op and value
   std::unordered_map<std::string_view, int64_t> counts;         // in a, less those in b
   std::unordered_map<std::string_view, bool> is_moved;          // by track: their names differ
   for (Output& y : b) {
@@ -143,7 +142,6 @@ std::vector<AuditDifference> different_ops(const Fields& fields_a, const Fields&
     is_moved[x.track] |= !names.contains(*x.name);
   }
   for (auto& [track, moved] : is_moved) moved |= counts[track] != 0;
-  // Pairs of equal outputs, then those left of the same op.
   std::unordered_map<std::string_view, std::vector<Output*>> left;  // of b, the first at the end
   for (Output& y : b | std::views::reverse)
     if (const auto found = values_a.find(y.of + *y.value); found != values_a.end())
@@ -163,41 +161,87 @@ std::vector<AuditDifference> different_ops(const Fields& fields_a, const Fields&
       others.pop_back();
     }
   }
+}
+
+// The outputs that differ, in the order of `b`. `is_equal_step`: no other field of the step does.
+std::vector<AuditDifference> different_ops(const Fields& fields_a, const Fields& fields_b,
+                                           bool is_equal_step) {
+  std::vector<Output> a = outputs_in(fields_a), b = outputs_in(fields_b);
+  if (a.empty() || b.empty()) return {};
+  pair_outputs(a, b, is_equal_step);
   // Buckets divide collectives: one that a record alone has counts if the dtype alone is another.
   // Recomputation divides fused ops: one whose value another op of the other record has is equal.
   struct Known {
-    std::unordered_set<std::string_view> shapes, values;
-  } of_a, of_b;
-  const auto know = [](const std::vector<Output>& outputs, Known& known) {
-    for (const Output& output : outputs) {
-      known.values.insert(*output.value);
-      if (!output.pair) known.shapes.insert(output.shape);
+    std::unordered_set<std::string_view> unpaired_shapes, values;
+    explicit Known(const std::vector<Output>& outputs) {
+      for (const Output& output : outputs) {
+        values.insert(*output.value);
+        if (!output.pair) unpaired_shapes.insert(output.shape);
+      }
     }
   };
-  know(a, of_a);
-  know(b, of_b);
   const auto is_alone = [&](const Output& output, const Known& others) {
     return !output.pair && !is_equal_step &&
-           (output.is_collective() ? others.shapes.contains(output.shape)
+           (output.is_collective() ? others.unpaired_shapes.contains(output.shape)
                                    : !others.values.contains(*output.value));
   };
-  std::vector<std::pair<size_t, AuditDifference>> found;  // by place
+  const Known of_a(a), of_b(b);
+  std::multimap<size_t, AuditDifference> found;  // by place
   size_t place = 0;
   for (const Output& x : a) {
     if (x.pair) place = 2 * x.pair->at + 2;
     if (x.pair && !are_equal(*x.value, *x.pair->value))
-      found.push_back(
+      found.insert(
           {place,
            {*x.name, *x.value, *x.pair->value, *x.name == *x.pair->name ? "" : *x.pair->name}});
     else if (is_alone(x, of_b))
-      found.push_back({place + 1, {*x.name, *x.value, "-"}});
+      found.insert({place + 1, {*x.name, *x.value, "-"}});
   }
   for (const Output& y : b)
-    if (is_alone(y, of_a)) found.push_back({2 * y.at + 2, {*y.name, "-", *y.value}});
-  std::ranges::stable_sort(found, {}, &std::pair<size_t, AuditDifference>::first);
+    if (is_alone(y, of_a)) found.insert({2 * y.at + 2, {*y.name, "-", *y.value}});
   std::vector<AuditDifference> ops;
   for (auto& [at, difference] : found) ops.push_back(std::move(difference));
   return ops;
+}
+
+}  // namespace
+
+namespace {
+
+/// A line whose hash is that of its text.
+struct ChainedLine {
+  Json json;
+  std::string hash, where;  ///< `where`: file, line and step, for errors
+};
+
+// Throws FileError unless the line is whole and follows a record with the hash `last_hash`.
+ChainedLine chained(const std::string& path, int64_t number, const std::string& line,
+                    const std::string& last_hash) {
+  const size_t suffix = before_hash.size() + hash_digits + after_hash.size();
+  const std::string_view text =
+      std::string_view(line).substr(0, line.size() - std::min(line.size(), suffix));
+  ChainedLine found{.hash = checksum(std::as_bytes(std::span(text)))};
+  try {
+    found.json = parse_json_object<Json>(line, path, {.line = number});
+  } catch (const FileError& error) {
+    raise<FileError>("{}; expected a record of an audit trail", error.what());
+  }
+  const Json& json = found.json;
+  found.where = fmt::format("{}: line {}{}", path, number, step_in(json));
+  if (!json.contains("hash") || !json.contains("previous"))
+    raise<FileError>("{}: expected a record of an audit trail, got an object without its hashes",
+                     found.where);
+  if (line != fmt::format("{}{}{}{}", text, before_hash, found.hash, after_hash))
+    raise<FileError>(
+        "{}: the record was changed: expected the hash {} of its text, got {}; every record "
+        "after it is in doubt",
+        found.where, found.hash, printable(json["hash"].dump()));
+  if (const Json& previous = json["previous"]; previous != last_hash)
+    raise<FileError>(
+        "{}: records before it were added, removed or replaced: expected the previous hash '{}', "
+        "got {}",
+        found.where, last_hash, printable(previous.dump(), 60));
+  return found;
 }
 
 }  // namespace
@@ -211,30 +255,7 @@ AuditTrail AuditTrail::read(const std::string& path) {
     trail.is_cut = file.eof();
     if (trail.is_cut) break;
     ++number;
-    const size_t suffix = before_hash.size() + hash_digits + after_hash.size();
-    const size_t end = line.size() - std::min(line.size(), suffix);
-    const std::string_view text = std::string_view(line).substr(0, end);
-    Json json;
-    try {
-      json = parse_json_object<Json>(line, path, {.line = number});
-    } catch (const FileError& error) {
-      raise<FileError>("{}; expected a record of an audit trail", error.what());
-    }
-    const std::string where = fmt::format("{}: line {}{}", path, number, step_in(json));
-    if (!json.contains("hash") || !json.contains("previous"))
-      raise<FileError>("{}: expected a record of an audit trail, got an object without its hashes",
-                       where);
-    const std::string own = checksum(std::as_bytes(std::span(text)));
-    if (line != fmt::format("{}{}{}{}", text, before_hash, own, after_hash))
-      raise<FileError>(
-          "{}: the record was changed: expected the hash {} of its text, got {}; every record "
-          "after it is in doubt",
-          where, own, printable(json["hash"].dump()));
-    if (const Json& previous = json["previous"]; previous != trail.last_hash)
-      raise<FileError>(
-          "{}: records before it were added, removed or replaced: expected the previous hash '{}', "
-          "got {}",
-          where, trail.last_hash, printable(previous.dump(), 60));
+    auto [json, own, where] = chained(path, number, line, trail.last_hash);
     const bool is_step = json.contains("step");
     const Json run_of = json.value("run", Json());
     if (const Json schema = run_of.is_object() ? run_of.value("schema", Json()) : Json();
@@ -248,7 +269,7 @@ AuditTrail AuditTrail::read(const std::string& path) {
                        next < 0 ? "the record that begins a run" : fmt::format("step {}", next),
                        is_step ? fmt::format("step {}", step.dump()) : step.dump());
     next = at + (is_step ? 1 : 0);
-    for (const char* chained : {"previous", "hash"}) json.erase(chained);
+    for (const char* hash : {"previous", "hash"}) json.erase(hash);
     const size_t run = is_step ? trail.records.back().run : trail.records.size();
     Record& record = trail.records.emplace_back(Record{.is_step = is_step,
                                                        .step = at,

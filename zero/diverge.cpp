@@ -112,78 +112,160 @@ std::string text_of(const Differences& fields) {
   return text;
 }
 
+bool is_op(const AuditDifference& difference) { return difference.field.starts_with("ops."); }
+
+// " The first output that differs is on rank 0, backward block.0: matmul c f32 [4, 6] (output
+// 0/compute/17): element 3 is 1 (0x3f800000) and 2 (0x40000000)."
+std::string text_of_op(const Divergence& found, const std::string& a, const std::string& b) {
+  const std::string& op = found.op->field;  // "0/compute/17 backward block.0: matmul c f32 [4, 6]"
+  const size_t end = op.find(' ');
+  std::string text = fmt::format(" The first output that differs is{} on rank {}, {} (output {})",
+                                 found.op_step < found.steps ? " in the step before" : "",
+                                 op.substr(0, op.find('/')), op.substr(end + 1), op.substr(0, end));
+  std::string of[] = {a, b};
+  if (found.kind == Divergence::Kind::fault) {
+    if (found.is_first) of[0] = of[1] = *found.is_first ? a : b;
+    of[1] = "the replay of " + of[1];
+  }
+  const bool is_of_a = found.op->second == "-";
+  if (is_of_a || found.op->first == "-")
+    text += fmt::format(", of {}; {} has {} there", of[!is_of_a], of[is_of_a],
+                        found.other_op.empty() ? "none" : found.other_op);
+  if (found.element)
+    text += fmt::format(": element {} is {} and {}", found.element->index, found.element->first,
+                        found.element->second);
+  return text + ".";
+}
+
+// The first sentence: the step, and the run with a fault.
+std::string text_of_step(const Divergence& found, const std::string& a, const std::string& b,
+                         bool replays_differ) {
+  const std::string fields = text_of(found.fields);
+  if (found.kind == Divergence::Kind::reproduced)
+    return fmt::format("{} and {} differ first in step {} ({}).", a, b, found.steps, fields);
+  if (found.is_first)
+    return fmt::format(
+        "{} and {} differ in their records{}: {} has in step {} what its replay has not ({}).", a,
+        b, replays_differ ? "" : ", and their replays are equal", *found.is_first ? a : b,
+        found.steps, fields);
+  return fmt::format(
+      "{} and {} differ in step {} of their records ({}), and no replay shows it: they are equal "
+      "to "
+      "each other and to the records where these have the same fields.",
+      a, b, found.steps, fields);
+}
+
+// Why a record is not what its replay computes.
+std::string text_of_cause(const Divergence& found, const std::string& run) {
+  if (!found.replay_settings.empty())
+    return fmt::format(" The replay of {} has other settings than its record: {}.", run,
+                       text_of(found.replay_settings));
+  if (found.kind == Divergence::Kind::reproduced)
+    return fmt::format(
+        " The replay of {} is not equal to its record either: its results change from run to run, "
+        "as by a race, or are of a build or machine that it does not name.",
+        run);
+  return fmt::format(
+      "{} is a race, a transient fault, or a build or machine that the record does "
+      "not name.",
+      found.begins_apart ? " The parameters before the step differ: a checkpoint or a file of "
+                           "initial weights may have changed. Else it"
+                         : " It");
+}
+
 std::string text_of(const Divergence& found, const AuditedRun& run_a, const AuditedRun& run_b,
                     bool replays_differ) {
   const std::string &a = run_a.trail.path, &b = run_b.trail.path;
-  std::string text;
-  if (found.kind == Divergence::Kind::equal)
-    text = fmt::format("equal: {} steps of {} and {}.", found.steps, a, b);
-  else if (found.kind == Divergence::Kind::fault && !found.is_first)
-    text = fmt::format(
-        "{} and {} differ in step {} of their records ({}), and no replay shows it: they are equal "
-        "to each other and to the records where these have the same fields.",
-        a, b, found.steps, text_of(found.fields));
-  else if (found.kind == Divergence::Kind::fault)
-    text = fmt::format(
-        "{} and {} differ in their records{}: {} has in step {} what its replay has not ({}).", a,
-        b, replays_differ ? "" : ", and their replays are equal", *found.is_first ? a : b,
-        found.steps, text_of(found.fields));
-  else
-    text = fmt::format("{} and {} differ first in step {} ({}).", a, b, found.steps,
-                       text_of(found.fields));
-  if (found.kind == Divergence::Kind::equal)
+  const bool is_equal = found.kind == Divergence::Kind::equal;
+  const bool is_reproduced = found.kind == Divergence::Kind::reproduced;
+  std::string text = is_equal ? fmt::format("equal: {} steps of {} and {}.", found.steps, a, b)
+                              : text_of_step(found, a, b, replays_differ);
+  if (is_equal)
     for (const std::string& more :
          {more_steps(run_a.trail, run_b.trail), more_steps(run_b.trail, run_a.trail)})
       if (!more.empty()) text += fmt::format(" {}.", more);
   const auto unit = std::ranges::find_if(
       found.fields, [](const AuditDifference& field) { return field.field.starts_with("units."); });
-  if (found.kind == Divergence::Kind::reproduced && unit != found.fields.end())
+  if (is_reproduced && unit != found.fields.end())
     text += fmt::format(" The first unit of parameters that differs is {}.",
                         unit->field.substr(std::strlen("units.")));
-  if (found.op) {
-    const std::string& op =
-        found.op->field;  // "0/compute/17 backward block.0: matmul c f32 [4, 6]"
-    const size_t end = op.find(' ');
-    text += fmt::format(" The first output that differs is{} on rank {}, {} (output {})",
-                        found.op_step < found.steps ? " in the step before" : "",
-                        op.substr(0, op.find('/')), op.substr(end + 1), op.substr(0, end));
-    std::string of[] = {a, b};
-    if (found.is_first && found.kind == Divergence::Kind::fault)
-      for (std::string& each : of) each = *found.is_first ? a : b;
-    if (found.kind == Divergence::Kind::fault) of[1] = "the replay of " + of[1];
-    const bool is_of_a = found.op->second == "-";
-    if (is_of_a || found.op->first == "-")
-      text += fmt::format(", of {}; {} has {} there", of[!is_of_a], of[is_of_a],
-                          found.other_op.empty() ? "none" : found.other_op);
-    if (found.element)
-      text += fmt::format(": element {} is {} and {}", found.element->index, found.element->first,
-                          found.element->second);
-    text += ".";
-  }
+  if (found.op) text += text_of_op(found, a, b);
   if (!found.settings.empty()) {
     text += fmt::format(" Settings that differ: {}.", text_of(found.settings));
-  } else if (found.kind == Divergence::Kind::reproduced) {
+  } else if (is_reproduced) {
     text += " No recorded setting differs.";
     if (const Differences flags = compare(run_a.command, run_b.command); !flags.empty())
       text += fmt::format(" Flags that differ: {}.", text_of(flags));
   }
   if (!found.layout.empty()) text += fmt::format(" Layouts: {}.", text_of(found.layout));
-  if (!found.is_first) return text;
-  if (!found.replay_settings.empty())
-    return text + fmt::format(" The replay of {} has other settings than its record: {}.",
-                              *found.is_first ? a : b, text_of(found.replay_settings));
-  if (found.kind == Divergence::Kind::fault) {
-    text += found.begins_apart
-                ? " The parameters before the step differ: a checkpoint or a file of "
-                  "initial weights may have changed. Else it"
-                : " It";
-    return text +
-           " is a race, a transient fault, or a build or machine that the record does not name.";
-  }
-  return text + fmt::format(
-                    " The replay of {} is not equal to its record either: its results change from "
-                    "run to run, as by a race, or are of a build or machine that it does not name.",
-                    *found.is_first ? a : b);
+  return found.is_first ? text + text_of_cause(found, *found.is_first ? a : b) : text;
+}
+
+/// The replays of two runs, from the last step before which their parameters are known to be equal.
+struct Replays {
+  int64_t from_a, from_b;  ///< the steps at which they begin
+  AuditTrail a, b;
+  int64_t begin() const { return std::max(from_a, from_b); }
+};
+
+Replays replays_of(const AuditedRun& a, const AuditedRun& b, const AuditComparison& records) {
+  const int64_t last = *records.differs_at;
+  int64_t known = records.equal.empty() ? last : records.equal.front();
+  const auto look_at = [&](int64_t step) {
+    const Fields of_a = a.trail.units_before(step);
+    if (!of_a.empty() && compare(of_a, b.trail.units_before(step)).empty()) known = step;
+  };
+  for (const int64_t step : records.equal) look_at(step);
+  look_at(last);
+  Replays replays{.from_a = begin_before(a, known), .from_b = begin_before(b, known)};
+  const AuditOptions audit = with_ops({&a.trail, &b.trail}, replays.begin(), last);
+  replays.a = replay(a, replays.from_a, last + 1, audit);
+  replays.b = replay(b, replays.from_b, last + 1, audit);
+  return replays;
+}
+
+// Notes the first of the outputs that differ between two trails.
+void note_op(Divergence& result, const AuditDifference& op, const AuditTrail& a,
+             const AuditTrail& b) {
+  result.op = op;
+  result.op->field = op.field.substr(std::strlen("ops."));
+  const std::string id = op.field.substr(0, op.field.find(' ') + 1);
+  if (op.first != "-" && op.second != "-") return;
+  for (const auto& [name, value] : (op.first == "-" ? a : b).step(result.op_step)->fields)
+    if (name.starts_with(id)) result.other_op = name.substr(id.size());
+}
+
+// Finds the first output that differs, and its first element, by replays with ops.
+void find_op(Divergence& result, const AuditedRun& a, const AuditedRun& b, const Replays& replays) {
+  AuditTrail trail_a, trail_b;
+  const int64_t end = result.steps + 1;
+  // The ops that differ in the first step that has such ones.
+  const auto ops_from = [&](int64_t first, const std::string& of_a, const std::string& of_b) {
+    AuditOptions audit{.first_op_step = first, .end_op_step = end, .tensor = of_a};
+    trail_a = replay(a, replays.from_a, end, audit);
+    audit.tensor = of_b;
+    trail_b = replay(b, replays.from_b, end, audit);
+    Differences ops;
+    for (int64_t step = first; ops.empty() && step < end; ++step) {
+      ops = compare(trail_a, trail_b, step, step).step;
+      std::erase_if(ops, std::not_fn(is_op));
+      result.op_step = step;
+    }
+    return ops;
+  };
+  // The step before it may have sent parameters that its own record does not have.
+  const Differences ops = ops_from(std::max(replays.begin(), result.steps - 1), "", "");
+  if (ops.empty()) return;
+  const AuditDifference& first = ops.front();
+  note_op(result, first, trail_a, trail_b);
+  const std::optional<DType> dtype = dtype_in(first.field);
+  if (!dtype || first.first == "-" || first.second == "-") return;
+  const auto id_of = [](const std::string& field) {
+    return field.substr(std::strlen("ops."), field.find(' ') - std::strlen("ops."));
+  };
+  for (const AuditDifference& op : ops_from(result.op_step, id_of(first.field),
+                                            id_of(first.other.empty() ? first.field : first.other)))
+    if (op.field == first.field) result.element = first_difference(op.first, op.second, *dtype);
 }
 
 }  // namespace
@@ -195,53 +277,42 @@ AuditTrail replayed(const AuditedRun& run, int64_t first, int64_t last) {
 }
 
 Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
-  AuditComparison recorded = compare(a.trail, b.trail);
-  if (!recorded.differs_at && recorded.equal.empty())
+  AuditComparison records = compare(a.trail, b.trail);
+  if (!records.differs_at && records.equal.empty())
     raise<ConfigError>("diverge: expected steps that {} and {} both have, got none", a.trail.path,
                        b.trail.path);
-  Divergence result{.steps = static_cast<int64_t>(recorded.equal.size()),
-                    .settings = std::move(recorded.settings),
-                    .layout = std::move(recorded.layout)};
-  constexpr int64_t never = INT64_MAX;
-  int64_t apart_at = never;
+  Divergence result{.steps = static_cast<int64_t>(records.equal.size()),
+                    .settings = std::move(records.settings),
+                    .layout = std::move(records.layout)};
+  bool replays_differ = false;
   const auto finish = [&] {
-    result.text = text_of(result, a, b, apart_at != never);
+    result.text = text_of(result, a, b, replays_differ);
     return result;
   };
-  if (!recorded.differs_at) return finish();
+  if (!records.differs_at) return finish();
 
-  // The last step before which the parameters are known to be equal.
-  const int64_t last = *recorded.differs_at;
-  int64_t known = recorded.equal.empty() ? last : recorded.equal.front();
-  const auto know = [&](int64_t step) {
-    const Fields of_a = a.trail.units_before(step);
-    if (!of_a.empty() && compare(of_a, b.trail.units_before(step)).empty()) known = step;
-  };
-  for (const int64_t step : recorded.equal) know(step);
-  know(last);
-  const int64_t from_a = begin_before(a, known), from_b = begin_before(b, known);
-  const int64_t begin = std::max(from_a, from_b);
-  const AuditOptions audit = with_ops({&a.trail, &b.trail}, begin, last);
-  const AuditTrail again_a = replay(a, from_a, last + 1, audit),
-                   again_b = replay(b, from_b, last + 1, audit);
-  const AuditComparison apart = compare(again_a, again_b, begin, last);
-  const AuditComparison fault_a = compare(a.trail, again_a, begin, last);
-  const AuditComparison fault_b = compare(b.trail, again_b, begin, last);
-  apart_at = apart.differs_at.value_or(never);
+  constexpr int64_t never = INT64_MAX;
+  const int64_t last = *records.differs_at;
+  const Replays replays = replays_of(a, b, records);
+  const int64_t begin = replays.begin();
+  const AuditComparison apart = compare(replays.a, replays.b, begin, last);
+  const AuditComparison fault_a = compare(a.trail, replays.a, begin, last);
+  const AuditComparison fault_b = compare(b.trail, replays.b, begin, last);
+  const int64_t apart_at = apart.differs_at.value_or(never);
   const bool is_first =
       fault_a.differs_at && *fault_a.differs_at <= fault_b.differs_at.value_or(never);
   const AuditComparison& fault = is_first ? fault_a : fault_b;
   const int64_t fault_at = fault.differs_at.value_or(never);
-  if (apart_at == never && fault_at == never) {
+  replays_differ = apart_at != never;
+  if (!replays_differ && fault_at == never) {
     result.kind = Divergence::Kind::fault;
     result.steps = last;
-    result.fields = std::move(recorded.step);
+    result.fields = std::move(records.step);
     return finish();
   }
   // A record that is not its replay explains the difference, unless the replays differ as early,
   // and as the records do.
-  const bool is_reproduced =
-      apart_at < fault_at || (apart_at == fault_at && apart_at >= *recorded.differs_at);
+  const bool is_reproduced = apart_at < fault_at || (apart_at == fault_at && apart_at >= last);
   if (!is_reproduced || fault_at == apart_at) {
     result.is_first = is_first;
     result.replay_settings = fault.settings;
@@ -249,59 +320,17 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   result.kind = is_reproduced ? Divergence::Kind::reproduced : Divergence::Kind::fault;
   result.steps = is_reproduced ? apart_at : fault_at;
   result.fields = is_reproduced ? apart.step : fault.step;
-  const AuditTrail &record = is_first ? a.trail : b.trail, &again = is_first ? again_a : again_b;
-  result.begins_apart =
-      !is_reproduced &&
-      !compare(record.units_before(fault_at), again.units_before(fault_at)).empty();
-  // The first output of those that differ between two trails.
-  const auto name_op = [&](const Differences& ops, const AuditTrail& x, const AuditTrail& y) {
-    const AuditDifference& first = ops.front();
-    result.op = first;
-    result.op->field = first.field.substr(std::strlen("ops."));
-    const std::string id = first.field.substr(0, first.field.find(' ') + 1);
-    if (first.first != "-" && first.second != "-") return;
-    const AuditTrail& other = first.first == "-" ? x : y;
-    for (const auto& [name, value] : other.step(result.op_step)->fields)
-      if (name.starts_with(id)) result.other_op = name.substr(id.size());
-  };
-  const auto keep_ops = [](Differences& fields) {
-    std::erase_if(fields, [](const auto& field) { return !field.field.starts_with("ops."); });
-  };
-  if (!is_reproduced) {
-    Differences ops = fault.step;
-    keep_ops(ops);
-    result.op_step = result.steps;
-    if (!ops.empty()) name_op(ops, record, again);
+  if (is_reproduced) {
+    if (apart.layout.empty()) find_op(result, a, b, replays);
     return finish();
   }
-  if (!apart.layout.empty()) return finish();
-  // The ops that differ in the first step that has such ones; of the first the bytes.
-  AuditTrail ops_a, ops_b;
-  const auto ops_of = [&](int64_t first, const std::string& of_a, const std::string& of_b) {
-    const int64_t end = result.steps + 1;
-    ops_a = replay(a, from_a, end, {.first_op_step = first, .end_op_step = end, .tensor = of_a});
-    ops_b = replay(b, from_b, end, {.first_op_step = first, .end_op_step = end, .tensor = of_b});
-    Differences ops;
-    for (result.op_step = first; ops.empty() && result.op_step < end; ++result.op_step) {
-      ops = compare(ops_a, ops_b, result.op_step, result.op_step).step;
-      keep_ops(ops);
-    }
-    --result.op_step;
-    return ops;
-  };
-  // The step before it may have sent parameters that its own record does not have.
-  const Differences ops = ops_of(std::max(begin, result.steps - 1), "", "");
-  if (ops.empty()) return finish();
-  name_op(ops, ops_a, ops_b);
-  const std::optional<DType> dtype = dtype_in(result.op->field);
-  if (!dtype || result.op->first == "-" || result.op->second == "-") return finish();
-  const auto id_of = [](const std::string& field) {
-    return field.substr(std::strlen("ops."), field.find(' ') - std::strlen("ops."));
-  };
-  const AuditDifference first = ops.front();
-  for (const AuditDifference& op : ops_of(result.op_step, id_of(first.field),
-                                          id_of(first.other.empty() ? first.field : first.other)))
-    if (op.field == first.field) result.element = first_difference(op.first, op.second, *dtype);
+  const AuditTrail& record = is_first ? a.trail : b.trail;
+  const AuditTrail& replayed = is_first ? replays.a : replays.b;
+  result.begins_apart =
+      !compare(record.units_before(fault_at), replayed.units_before(fault_at)).empty();
+  result.op_step = fault_at;
+  if (const auto op = std::ranges::find_if(fault.step, is_op); op != fault.step.end())
+    note_op(result, *op, record, replayed);
   return finish();
 }
 

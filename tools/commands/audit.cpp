@@ -93,14 +93,14 @@ bool parse_audit(const std::vector<std::string>& words, Arguments& arguments) {
   if (others.size() > (replays ? 0 : 1))
     raise<ConfigError>("audit: expected {}, got {}; compare two at a time",
                        replays ? "one file with --replay" : "one or two files", others.size() + 1);
-  if (!replays && others.empty())
+  if (!others.empty()) arguments.b.name = others.front();
+  if (replays) return true;
+  if (others.empty())
     refuse_flags(arguments.given, {"--json"}, "expected two files or --replay A..B, got one file");
-  const bool has_train = !arguments.a.flags.empty();
-  if (!replays && (has_train || arguments.given.contains("--checkpoint") ||
-                   arguments.given.contains("--program")))
+  if (!arguments.a.flags.empty() || arguments.given.contains("--checkpoint") ||
+      arguments.given.contains("--program"))
     throw ConfigError(
         "audit: expected --replay A..B with --checkpoint, --program and flags of train, got none");
-  if (!others.empty()) arguments.b.name = others.front();
   return true;
 }
 
@@ -210,6 +210,50 @@ int replay(const Arguments& arguments) {
   return is_different;
 }
 
+// The copies of the first parameter that differ, "NAME: rank_0: 12, rank_1: 34"; empty: none.
+std::string copies_of(const AuditTrail::Record& record) {
+  constexpr std::string_view prefix = "copies.";
+  std::string text, parameter;
+  for (const auto& [field, sum] : record.fields) {
+    if (!field.starts_with(prefix)) continue;
+    const size_t end = field.rfind('.');
+    const std::string name = field.substr(prefix.size(), end - prefix.size());
+    if (text.empty()) parameter = name;
+    if (name == parameter)
+      text += fmt::format("{} {}: {}", text.empty() ? name + ":" : ",", field.substr(end + 1), sum);
+  }
+  return text;
+}
+
+// Prints what one file has: its steps, the first copies that differ, and the resumptions.
+int report_chain(const AuditTrail& trail) {
+  std::vector<int64_t> steps;
+  int status = 0;
+  for (const AuditTrail::Record& record : trail.records) {
+    if (record.is_step) steps.push_back(record.step);
+    const std::string copies = copies_of(record);
+    if (copies.empty() || std::exchange(status, is_different)) continue;
+    print_line(stdout, "line {}: {} step {} copies of a parameter differ: {}", record.line,
+               record.is_step ? "after" : "before", record.step, copies);
+  }
+  print_line(stdout, "{}: the chain of {} records holds: {}{}", trail.path, trail.records.size(),
+             range_of(steps), trail.is_cut ? "; a last record is not whole" : "");
+  for (size_t i = 1; i < trail.records.size(); ++i) {
+    const AuditTrail::Record &record = trail.records[i], &before = trail.records[i - 1];
+    if (record.is_step) continue;
+    const bool is_missing = !trail.step(record.step - 1);
+    Differences units = zero::compare(before.fields, record.fields);
+    std::erase_if(units, [](const auto& each) { return !each.field.starts_with("units."); });
+    const bool is_other = before.is_step && !is_missing && !units.empty();
+    print_line(stdout, "  line {}: resumed before step {}{}", record.line, record.step,
+               is_missing ? ", steps before it are missing"
+               : is_other ? ", with other parameters than the step before it left"
+                          : "");
+    if (is_other) status = is_different;
+  }
+  return status;
+}
+
 Json result_of(const Divergence& found) {
   constexpr const char* kinds[] = {"equal", "reproduced", "fault"};
   Json json = {{"schema", "zerograd.divergence/1"},
@@ -243,49 +287,11 @@ int audit(const std::vector<std::string>& words) {
     return failed.status;
   }
   const AuditTrail trail = read_audit(arguments.a.name);
-  if (!arguments.b.name.empty()) {
-    const AuditTrail other = read_audit(arguments.b.name);
-    const int status = report(arguments, trail, other, compare(trail, other));
-    for (const std::string& more : {more_steps(trail, other), more_steps(other, trail)})
-      if (!more.empty()) print_line(stdout, "  {}", more);
-    return status;
-  }
-  std::vector<int64_t> steps;
-  int status = 0;
-  for (const AuditTrail::Record& record : trail.records) {
-    if (record.is_step) steps.push_back(record.step);
-    std::string copies;  // of one parameter: copies.NAME.rank_N
-    const auto parameter_of = [](const std::string& field) {
-      return field.substr(0, field.rfind('.'));
-    };
-    std::string first;
-    for (const auto& [field, sum] : record.fields) {
-      if (!field.starts_with("copies.")) continue;
-      if (first.empty()) first = parameter_of(field);
-      if (parameter_of(field) != first) continue;
-      copies +=
-          fmt::format("{} {}: {}", copies.empty() ? "" : ",", field.substr(first.size() + 1), sum);
-    }
-    if (copies.empty() || std::exchange(status, is_different)) continue;
-    print_line(stdout, "line {}: {} step {} copies of a parameter differ: {}:{}", record.line,
-               record.is_step ? "after" : "before", record.step,
-               first.substr(std::string("copies.").size()), copies);
-  }
-  print_line(stdout, "{}: the chain of {} records holds: {}{}", trail.path, trail.records.size(),
-             range_of(steps), trail.is_cut ? "; a last record is not whole" : "");
-  for (size_t i = 1; i < trail.records.size(); ++i) {
-    const AuditTrail::Record &record = trail.records[i], &before = trail.records[i - 1];
-    if (record.is_step) continue;
-    const bool is_missing = !trail.step(record.step - 1);
-    Differences units = zero::compare(before.fields, record.fields);
-    std::erase_if(units, [](const auto& each) { return !each.field.starts_with("units."); });
-    const bool is_other = before.is_step && !is_missing && !units.empty();
-    print_line(stdout, "  line {}: resumed before step {}{}", record.line, record.step,
-               is_missing ? ", steps before it are missing"
-               : is_other ? ", with other parameters than the step before it left"
-                          : "");
-    if (is_other) status = is_different;
-  }
+  if (arguments.b.name.empty()) return report_chain(trail);
+  const AuditTrail other = read_audit(arguments.b.name);
+  const int status = report(arguments, trail, other, compare(trail, other));
+  for (const std::string& more : {more_steps(trail, other), more_steps(other, trail)})
+    if (!more.empty()) print_line(stdout, "  {}", more);
   return status;
 }
 

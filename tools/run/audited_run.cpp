@@ -159,11 +159,68 @@ Command recorded_command(const zero::AuditTrail& trail, int64_t step) {
   return without_outputs(command, /*is_record=*/true);
 }
 
-// Adds the paths of checkpoints by their steps: a folder of step_N, or one.
-void add_checkpoints(const std::string& path, std::map<int64_t, std::string>& found) {
+using Checkpoints = std::map<int64_t, std::string>;  // paths by steps
+
+// Adds the checkpoints of a path: a folder of step_N, or one.
+void add_checkpoints(const std::string& path, Checkpoints& found) {
   const auto folders = zero::step_folders(path);
   for (const zero::StepFolder& folder : folders) found[folder.steps] = folder.path;
   if (folders.empty()) found[zero::read_checkpoint_info(path).steps] = path;
+}
+
+// The checkpoints of --checkpoint, or else of --resume and --save in the record.
+Checkpoints checkpoints_of(const zero::AuditTrail& trail, const RunSource& source) {
+  Checkpoints found;
+  if (!source.checkpoints.empty()) {
+    add_checkpoints(source.checkpoints, found);
+    return found;
+  }
+  const auto add_all = [&](const Words& folders) {
+    for (const std::string& folder : folders) try {
+        add_checkpoints(folder, found);
+      } catch (const FileError&) {  // ignored: a replay says which checkpoint it lacks
+      }
+  };
+  for (const zero::AuditTrail::Record& record : trail.records) {
+    if (record.is_step) continue;
+    const Command command = recorded_command(trail, record.step);
+    add_all(command.resumed);
+    // Later ones of the run before are of steps that this one took again.
+    found.erase(found.upper_bound(record.step), found.end());
+    add_all(command.folders);
+  }
+  return found;
+}
+
+// A run that was resumed with other flags is replayed in parts.
+void replay_record(const zero::AuditTrail& trail, const Checkpoints& checkpoints,
+                   const RunSource& source, int64_t first, int64_t end,
+                   const zero::AuditOptions& audit) {
+  for (int64_t stop = end; first < end; first = std::exchange(stop, end)) {
+    Command command = recorded_command(trail, first);
+    if (command.words.empty())
+      raise<ConfigError>(
+          "replay: {}: expected a record of zerograd train, got one without a command line; "
+          "try zero::diverge() in the program that wrote it",
+          source.name);
+    for (const zero::AuditTrail::Record& record : trail.records)
+      if (!record.is_step && record.step > first && record.step < stop &&
+          checkpoints.contains(record.step) &&
+          recorded_command(trail, record.step).words != command.words)
+        stop = record.step;
+    if (!source.program.empty()) command.program = source.program;
+    if (first > 0) {
+      command = without_outputs(command, /*is_record=*/true, /*resumes=*/true);
+      command.words.insert(command.words.end(), {"--resume", checkpoints.at(first)});
+    }
+    command.words.insert(command.words.end(), source.flags.begin(), source.flags.end());
+    // The length of the run stays as it was, because a schedule may depend on it.
+    command.words.insert(command.words.end(), {"--exit-interval", std::to_string(stop)});
+    zero::AuditOptions own = audit;
+    own.first_op_step = std::max(own.first_op_step, first);
+    own.end_op_step = std::min(own.end_op_step, stop);
+    train(command, own, source);
+  }
 }
 
 zero::AuditedRun run_of_command(const RunSource& source, Command command) {
@@ -209,54 +266,12 @@ zero::AuditedRun audited_run(const RunSource& source) {
         printable(source.name));
   zero::AuditedRun run{.trail = read_audit(source.name)};
   const zero::AuditTrail& trail = run.trail;
-  std::map<int64_t, std::string> checkpoints;
-  if (!source.checkpoints.empty()) add_checkpoints(source.checkpoints, checkpoints);
-  for (const zero::AuditTrail::Record& record : trail.records) {
-    if (record.is_step) continue;
-    const Command command = recorded_command(trail, record.step);
-    if (run.command.empty()) run.command = flags_of(command);
-    if (!source.checkpoints.empty()) continue;
-    // Later ones of the run before are of steps that this one took again.
-    const auto drop_later = [&] {
-      checkpoints.erase(checkpoints.upper_bound(record.step), checkpoints.end());
-    };
-    for (const auto* folders : {&command.resumed, &command.folders}) {
-      for (const std::string& folder : *folders) try {
-          add_checkpoints(folder, checkpoints);
-        } catch (const FileError&) {  // ignored: a replay says which checkpoint it lacks
-        }
-      if (folders == &command.resumed) drop_later();
-    }
-  }
+  run.command = flags_of(recorded_command(trail, trail.records.front().step));
+  const Checkpoints checkpoints = checkpoints_of(trail, source);
   for (const auto& [steps, path] : checkpoints) run.checkpoints.push_back(steps);
   run.replay = [trail, checkpoints, source](int64_t first, int64_t end,
                                             const zero::AuditOptions& audit) {
-    // A run that was resumed with other flags is replayed in parts.
-    for (int64_t stop = end; first < end; first = std::exchange(stop, end)) {
-      Command command = recorded_command(trail, first);
-      if (command.words.empty())
-        raise<ConfigError>(
-            "replay: {}: expected a record of zerograd train, got one without a command line; "
-            "try zero::diverge() in the program that wrote it",
-            source.name);
-      for (const zero::AuditTrail::Record& record : trail.records)
-        if (!record.is_step && record.step > first && record.step < stop &&
-            checkpoints.contains(record.step) &&
-            recorded_command(trail, record.step).words != command.words)
-          stop = record.step;
-      if (!source.program.empty()) command.program = source.program;
-      if (first > 0) {
-        command = without_outputs(command, /*is_record=*/true, /*resumes=*/true);
-        command.words.insert(command.words.end(), {"--resume", checkpoints.at(first)});
-      }
-      command.words.insert(command.words.end(), source.flags.begin(), source.flags.end());
-      // The length of the run stays as it was, because a schedule may depend on it.
-      command.words.insert(command.words.end(), {"--exit-interval", std::to_string(stop)});
-      zero::AuditOptions own = audit;
-      own.first_op_step = std::max(own.first_op_step, first);
-      own.end_op_step = std::min(own.end_op_step, stop);
-      train(command, own, source);
-    }
+    replay_record(trail, checkpoints, source, first, end, audit);
   };
   return run;
 }

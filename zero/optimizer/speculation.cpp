@@ -37,7 +37,7 @@ Speculation::Speculation(std::vector<Storage>& storages, size_t units, const Con
     Storage& storage = storages[i < units ? units - 1 - i : i];
     if (!may_have_shadow(storage, config, ranks)) continue;
     StateTensors tensors = states_of(storage);
-    tensors.pop_back();
+    tensors.pop_back();  // gradient accumulators
     int64_t bytes = 0;
     for (const Tensor& tensor : tensors)
       if (tensor) bytes += arena_bytes(tensor.bytes(), tensor.buffer()->space());

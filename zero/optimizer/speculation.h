@@ -12,11 +12,11 @@
 namespace zg::zero {
 
 /// Updates offloaded states during backward, before the norm of all gradients is known, as if no
-/// gradient were clipped. So a drive transfers states while the processor computes. Results go into
-/// shadows, second copies of the states, which themselves stay as they are. When the norm is known
-/// and the step is the expected one, each state and its shadow are exchanged; otherwise the step is
-/// redone from the states. So the bits are those of a step without speculation. An exception, a
-/// kill or a save before the exchange finds the states of the last step.
+/// gradient were clipped. So the disk transfers states while the processor computes. Results go
+/// into shadows, second copies of the states, which themselves stay as they are. When the norm is
+/// known and the step is the expected one, each state and its shadow are exchanged; otherwise the
+/// step is redone from the states. So the bits are those of a step without speculation. An
+/// exception, a kill or a save before the exchange finds the states of the last step.
 ///
 /// A storage has a shadow if its states are offloaded and its gradients are not in a file, if all
 /// its optimizers are fused and take ranges of elements, and, at stage 0, on one rank: several

@@ -137,7 +137,7 @@ Streaming::Streaming(std::vector<Part> parts, const Device& device,
       for (const Part& part : parts_)
         if (part[lane].moves() && !fits(part[lane].tensor, largest)) largest = part[lane].tensor;
       if (!largest || fits(largest, buffer)) continue;
-      wait_for_swap(device, buffers_->last);  // the drive may still use the smaller one
+      wait_for_swap(device, buffers_->last);  // the disk may still use the smaller one
       buffer = Tensor::empty({largest.numel()}, largest.dtype(), device, host_space(device));
     }
   }
