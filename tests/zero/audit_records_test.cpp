@@ -66,7 +66,7 @@ TEST_CASE_FIXTURE(Audited, "each setting of an engine that changes bits is recor
   for (const auto& [name, config, base] : changed) {
     CAPTURE(name);
     const std::string field = "settings." + *named.insert(name).first;
-    CHECK(contains(fields_of(compare(begun(base), begun(config)).settings), field + " "));
+    CHECK(contains(names_of(compare(begun(base), begun(config)).settings), field + " "));
   }
   const AuditTrail initial = begun({});
   for (const auto& [field, value] : initial.records[0].fields)
@@ -223,7 +223,7 @@ TEST_CASE_FIXTURE(AuditedMesh, "copies that differ are named with their ranks") 
   changed_rank = changed;
   const AuditComparison found = compare(good, trained());
   CHECK(found.differs_at == 1);
-  const std::string fields = fields_of(found.step), copy = "copies.unit.5.gain.rank_";
+  const std::string fields = names_of(found.step), copy = "copies.unit.5.gain.rank_";
   CAPTURE(fields);
   CHECK(contains(fields, copy + ranks[0] + " " + copy + ranks[2] + " "));
   CHECK(fields.find(copy) == fields.rfind(copy + ranks[0]));
@@ -239,7 +239,7 @@ TEST_CASE_FIXTURE(AuditedMesh,
   const AuditTrail good = trained();
   for (is_other_rate = false;; is_other_rate = true) {
     for (other_rank = 0; other_rank < shape.ranks(); ++other_rank) {
-      const std::string fields = fields_of(compare(good, trained()).step);
+      const std::string fields = names_of(compare(good, trained()).step);
       const size_t first = fields.find("ops.");
       REQUIRE(first != std::string::npos);
       CAPTURE(fields.substr(first, 80));

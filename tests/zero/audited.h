@@ -41,7 +41,7 @@ inline std::string value_of(const AuditTrail::Record& record, const std::string&
 }
 
 /// "loss squares "
-inline std::string fields_of(const std::vector<zero::AuditDifference>& differences) {
+inline std::string names_of(const std::vector<zero::AuditDifference>& differences) {
   std::string fields;
   for (const zero::AuditDifference& difference : differences) fields += difference.field + " ";
   return fields;

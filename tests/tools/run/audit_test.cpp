@@ -203,6 +203,10 @@ TEST_CASE("plan predicts the bytes of a run with an audit") {
   const std::string run = "--data sort --n-layer 2 --n-head 4 --n-embd 32 --score-samples 0 ";
   const std::string audit = "--steps 4 --audit-interval 2 --audit " + (folder / "audit");
   check_plan_is_run(run + "--ranks 2 --zero-stage 3 --precision fsdp-memory " + audit);
+  check_plan_is_run(run +
+                    "--ranks 2 --zero-stage 3 --param-persistence-threshold 0 --precision bf16 "
+                    "--offload-optimizer nvme --nvme-path /tmp " +
+                    audit);
   check_plan_is_run(run + "--ranks 4 --pipeline-parallel 2 --tensor-parallel 2 " + audit);
 }
 

@@ -48,7 +48,7 @@ SpeculatedRun train_speculating(const Config& config, const TrainingRun& run) {
 }
 
 /// States in a file at stage 3, whose values are there, too.
-Config speculating_on_drive(float clip_norm = never_clips) {
+Config speculating_on_disk(float clip_norm = never_clips) {
   return {.stage = 3,
           .compute = DType::bf16,
           .clip_norm = clip_norm,
@@ -63,6 +63,11 @@ struct SpeculatingEngine {
   explicit SpeculatingEngine(const Config& config)
       : device(Device::cpu(0, {.swap = {.directory = "/tmp"}})),
         engine(toy.store, device, config) {}
+  void step(uint64_t number, double size = 1.0) {
+    engine.expect_step(1, 1e-2f);
+    run_micro_batch(engine, random_gradients(toy.trainable(), number, size));
+    engine.step(1e-2f);
+  }
   const Toy toy;
   const Device device;
   Engine engine;
@@ -137,7 +142,7 @@ TEST_CASE("speculation gives the bits of steps without it, redone or not") {
 
 TEST_CASE("a run that speculates resumes on other ranks with the bits of one without") {
   for (const float clip_norm : {always_clips, never_clips}) {
-    const Config config = speculating_on_drive(clip_norm);
+    const Config config = speculating_on_disk(clip_norm);
     const TemporaryFolder folder;
     Config plain = config;
     plain.offload.speculation = 0;
@@ -155,13 +160,11 @@ TEST_CASE("after two redone steps in a row speculation pauses for 2, 4, 8 steps"
     std::vector<int64_t> redone;
     std::string hashes[2];
     for (const int64_t shadows : {int64_t{0}, all_shadows}) {
-      Config config = speculating_on_drive(1.0f);
+      Config config = speculating_on_disk(1.0f);
       config.offload.speculation = shadows;
       SpeculatingEngine run(config);
       for (size_t step = 0; step < sizes.size(); ++step) {
-        run.engine.expect_step(1, 1e-2f);
-        run_micro_batch(run.engine, random_gradients(run.toy.trainable(), step, sizes[step]));
-        run.engine.step(1e-2f);
+        run.step(step, sizes[step]);
         if (shadows > 0) redone.push_back(run.engine.speculated()->redone);
       }
       hashes[shadows > 0] = run.engine.parameter_hash();
@@ -178,7 +181,7 @@ TEST_CASE("after two redone steps in a row speculation pauses for 2, 4, 8 steps"
 
 TEST_CASE(
     "until backward ends speculation reads and writes what a step without it does at its end") {
-  Config config = speculating_on_drive();
+  Config config = speculating_on_disk();
   const auto moved = [](const Config& config) {
     SpeculatingEngine run(config);
     std::vector<int64_t> bytes;
@@ -209,17 +212,17 @@ TEST_CASE(
 
 TEST_CASE(
     "a plan has the memory and the bytes of runs that speculate, without those of redone steps") {
-  const DeviceOptions drive{.swap = {.directory = "/tmp"}};
+  const DeviceOptions disk{.swap = {.directory = "/tmp"}};
   for_cover(
       [&](int stage, int ranks, float clip_norm, Space states, DType compute) {
         INFO("stage ", stage, ", ranks ", ranks, ", clip ", clip_norm, ", ", name_of(states));
-        Config config = speculating_on_drive(clip_norm);
+        Config config = speculating_on_disk(clip_norm);
         config.stage = stage;
         config.compute = compute;
         config.offload.optimizer = states;
         if (stage < 3) config.offload.parameter = Space::device;
         int64_t redone = -1;
-        check_planned(ranks, announced_steps(config, &redone), drive);
+        check_planned(ranks, announced_steps(config, &redone), disk);
         CHECK(redone == (clip_norm == always_clips && (stage > 0 || ranks == 1) ? 3 : 0));
       },
       std::vector{0, 1, 2, 3}, std::vector{1, 2, 3}, std::vector{always_clips, never_clips},
@@ -248,7 +251,7 @@ TEST_CASE("a step that is not the one announced is redone, with its own bits") {
   for (int which = 0; which < cases; ++which)
     for (const Space states : {Space::host, Space::file}) {
       INFO("case ", which, ", states in ", name_of(states));
-      Config config = speculating_on_drive();
+      Config config = speculating_on_disk();
       config.offload.optimizer = states;
       const std::string speculated = hash(config, which);
       config.offload.speculation = 0;
@@ -260,18 +263,13 @@ TEST_CASE("a save has the states from when it began, while speculation exchanges
   for (const Space states : {Space::host, Space::file})
     for (const int stage : {0, 3}) {
       INFO("stage ", stage, ", states in ", name_of(states));
-      Config config = speculating_on_drive();
+      Config config = speculating_on_disk();
       config.compute = DType::f32;
       config.stage = stage;
       config.offload.optimizer = states;
       config.offload.parameter = stage == 3 ? states : Space::device;
       SpeculatingEngine run(config);
-      const auto step = [&](uint64_t number) {
-        run.engine.expect_step(1, 1e-2f);
-        run_micro_batch(run.engine, random_gradients(run.toy.trainable(), number));
-        run.engine.step(1e-2f);
-      };
-      step(0);
+      run.step(0);
       zero::Snapshot snapshot(run.engine);
       std::vector<std::vector<float>> before, read;
       for (const zero::Snapshot::Piece& piece : snapshot.pieces())
@@ -285,7 +283,7 @@ TEST_CASE("a save has the states from when it began, while speculation exchanges
           });
         }
       });
-      for (uint64_t number = 1; number < 5; ++number) step(number);
+      for (uint64_t number = 1; number < 5; ++number) run.step(number);
       reader.join();
       CHECK(read == before);
       CHECK(run.engine.speculated()->redone == 0);
@@ -293,23 +291,18 @@ TEST_CASE("a save has the states from when it began, while speculation exchanges
 }
 
 TEST_CASE(
-    "a write that the drive refuses is an error of the next step at the latest, and of a save") {
+    "a write that the disk refuses is an error of the next step at the latest, and of a save") {
   for (const bool saves : {false, true}) {
     const TemporaryFolder folder;
-    SpeculatingEngine run(speculating_on_drive());
-    const auto step = [&](uint64_t number) {
-      run.engine.expect_step(1, 1e-2f);
-      run_micro_batch(run.engine, random_gradients(run.toy.trainable(), number));
-      run.engine.step(1e-2f);
-    };
-    step(0);
+    SpeculatingEngine run(speculating_on_disk());
+    run.step(0);
     CHECK_ERROR(FileError, "cannot be written: File too large", {
       {
         const FileLimit limit(0);
-        step(1);
+        run.step(1);
       }
       if (saves) zero::save_checkpoint(folder.path(), run.engine, {.steps = 2});
-      step(2);
+      run.step(2);
     });
     CHECK(!std::filesystem::exists(folder.path() + "/manifest.json"));
   }
@@ -317,7 +310,7 @@ TEST_CASE(
 
 TEST_CASE("shadows are states at rest, of as many units as fit into the limit") {
   const auto bytes = [](int64_t limit) {
-    Config config = speculating_on_drive();
+    Config config = speculating_on_disk();
     config.offload.speculation = limit;
     SpeculatingEngine run(config);
     return run.engine.resting_bytes().optimizer;
@@ -331,7 +324,7 @@ TEST_CASE("shadows are states at rest, of as many units as fit into the limit") 
 }
 
 TEST_CASE("speculation is refused where it cannot be") {
-  Config config = speculating_on_drive();
+  Config config = speculating_on_disk();
   config.offload.speculation = -1;
   CHECK(contains(message_of<ConfigError>([&] { zero::validate(config); }),
                  "offload.speculation is -1.000000; expected 0 or more"));
