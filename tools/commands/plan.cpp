@@ -313,8 +313,10 @@ int print_disk(const Run& run, const RankMemory& memory) {
   return budget.suffices() ? 0 : 5;
 }
 
-int print_caps(const Run& run, const RankMemory& memory, const RankMemory* largest,
-               const zero::Search* advised) {
+// Prints whether the run fits its limits, and the smallest setting that does; `advised`: a search
+// that knows it. Returns the exit status.
+int print_caps(const Run& run, const RankMemory& memory, const std::optional<RankMemory>& largest,
+               const zero::Search* advised = nullptr) {
   const DeviceOptions& limits = run.options.device_flags.device;
   if (!limits.memory_limit && !limits.host_limit) return 0;
   const bool yes = needs_of(memory).fit(limits) && (!largest || needs_of(*largest).fit(limits));
@@ -386,6 +388,40 @@ void check_predictable(const Run& run) {
           name_of(space));
 }
 
+// The rates of --peaks, or of the card.
+std::optional<Peaks> peaks_of(const PlanOptions& options) {
+  std::string path = options.peaks;
+  if (path.empty() && options.advise && !options.machine.card.empty())
+    path = peaks_file(zero::card_named(options.machine.card));
+  if (path.empty()) return std::nullopt;
+  if (options.train.kernels.empty() && !options.advise)
+    throw ConfigError(
+        "--peaks: the predicted times are written to the file of --kernels; expected both, got "
+        "--peaks alone; try --kernels F");
+  return Peaks::read(path);
+}
+
+// Searches settings and prints the table of --advise. Returns the exit status.
+int advise(const Run& run, const PlanOptions& options, const std::optional<Peaks>& peaks,
+           const RankMemory& memory, const std::optional<RankMemory>& largest) {
+  const Peaks* const rates = peaks ? &*peaks : nullptr;
+  zero::SearchOptions search_options = {.rates = options.machine.card.empty()
+                                                     ? rates_of(run, rates)
+                                                     : zero::card_named(options.machine.card).rates,
+                                        .enough = 32,
+                                        .seconds = options.advise_s * 2.0 / 3.0};
+  search_options.rates.node_ranks = run.options.ranks / options.machine.nodes;
+  zero::Search search = search_settings(run, choices_of(run), search_options, rates);
+  const size_t found = search.fitting.size();
+  search.fitting = exact_rows(run, search.fitting, options.advise_s / 3.0);
+  print_caps(run, memory, largest, &search);
+  print(fmt::format(
+      "\nsettings that fit, the fastest first, by {}:\n\n{}",
+      rates ? "the kernels' times on " + rates->name : "bytes moved and recomputed operations",
+      advice_table(run, search, found, options.words, options.machine.nodes)));
+  return search.fitting.empty() ? 3 : 0;
+}
+
 }  // namespace
 
 int plan(const std::vector<std::string>& arguments) {
@@ -405,16 +441,7 @@ int plan(const std::vector<std::string>& arguments) {
   if (!has_data && !has_model && options.explain) return 0;
   drop_output_options(options.train);
   for (const std::string& line : apply(options.machine, options.train)) print(line);
-  std::optional<Peaks> peaks;
-  if (options.advise && options.peaks.empty() && !options.machine.card.empty())
-    options.peaks = peaks_file(zero::card_named(options.machine.card));
-  if (!options.peaks.empty()) {
-    if (options.train.kernels.empty() && !options.advise)
-      throw ConfigError(
-          "--peaks: the predicted times are written to the file of --kernels; expected both, got "
-          "--peaks alone; try --kernels F");
-    peaks = Peaks::read(options.peaks);
-  }
+  const std::optional<Peaks> peaks = peaks_of(options);
   const Run run = prepare_run(options.train);
   if (run.options.explain_settings) {
     print(explain_settings(run.options, run.options));
@@ -451,26 +478,9 @@ int plan(const std::vector<std::string>& arguments) {
   const std::optional<RankMemory> largest = largest_memory(run);
   const RankMemory& peak = rank_with_peak(stages);
   const int disk = print_disk(run, peak);
-  if (!options.advise) {
-    const int caps = print_caps(run, peak, largest ? &*largest : nullptr, nullptr);
-    return caps ? caps : disk;
-  }
-  const Peaks* const rates = peaks ? &*peaks : nullptr;
-  zero::SearchOptions search_options = {.rates = options.machine.card.empty()
-                                                     ? rates_of(run, rates)
-                                                     : zero::card_named(options.machine.card).rates,
-                                        .enough = 32,
-                                        .seconds = options.advise_s * 2.0 / 3.0};
-  search_options.rates.node_ranks = run.options.ranks / options.machine.nodes;
-  zero::Search search = search_settings(run, choices_of(run), search_options, rates);
-  const size_t found = search.fitting.size();
-  search.fitting = exact_rows(run, search.fitting, options.advise_s / 3.0);
-  print_caps(run, peak, largest ? &*largest : nullptr, &search);
-  print(fmt::format(
-      "\nsettings that fit, the fastest first, by {}:\n\n{}",
-      rates ? "the kernels' times on " + rates->name : "bytes moved and recomputed operations",
-      advice_table(run, search, found, options.words, options.machine.nodes)));
-  return search.fitting.empty() ? 3 : 0;
+  if (options.advise) return advise(run, options, peaks, peak, largest);
+  const int caps = print_caps(run, peak, largest);
+  return caps ? caps : disk;
 }
 
 }  // namespace zg::tools

@@ -9,16 +9,10 @@
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
-
 namespace {
 
 int64_t ranks_here(const Run& run) {
   return run.options.process ? run.options.process->local_size : run.options.ranks;
-}
-
-// The rank's own thread, its collectives thread, and the threads that help with kernels.
-int64_t threads_of(const Run& run) {
-  return ranks_here(run) * (1 + run.options.device_flags.device.threads);
 }
 
 // A lower bound, so that no run that fits is refused. A few steps are enough, because later steps
@@ -38,7 +32,8 @@ std::string ranks_text(int64_t ranks) {
 }
 
 void check_threads(const Run& run) {
-  const int64_t threads = threads_of(run);
+  // The rank's own thread, its collectives thread, and the threads that help with kernels.
+  const int64_t threads = ranks_here(run) * (1 + run.options.device_flags.device.threads);
   if (threads > thread_limit())
     raise<OutOfMemory>(
         "--ranks: {} ranks take {} threads; this system allows {}; try fewer --ranks",
