@@ -13,6 +13,7 @@ from torch.nn import functional as F
 OUT = pathlib.Path(__file__).parent / "fixtures" / "composed.json"
 ids = torch.tensor([[3, 0, 2], [1, 3, 3]])
 ignored = torch.tensor([[3, -1, 2], [-1, 3, 0]])
+torch.manual_seed(1)
 
 
 def values(*shape, low=-2.0, high=2.0):
@@ -106,20 +107,26 @@ CASES = {
 }
 
 
+def case_of(inputs, y):
+    """Inputs, an output, and the gradients of the inputs for an output weighted by -0.5, 0.5, 0, ..."""
+    weights = torch.arange(y.numel(), dtype=torch.float64).mul(7).remainder(5).sub(2).div(4).view(y.shape)
+    weights = weights if y.numel() > 1 else torch.ones_like(y)
+    gradients = torch.autograd.grad((y * weights).sum(), inputs, allow_unused=True)
+    return {"inputs": [{"shape": list(x.shape), "values": x.flatten().tolist()} for x in inputs],
+            "output": {"shape": list(y.shape), "values": y.flatten().tolist()},
+            "gradients": [None if g is None else g.flatten().tolist() for g in gradients]}
+
+
+def write(path, cases):
+    path.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+
+
 def main():
-    torch.manual_seed(1)
     cases = []
     for name, (function, inputs) in CASES.items():
         inputs = [x.clone().requires_grad_() for x in inputs]
-        y = function(*inputs)
-        weights = torch.arange(y.numel(), dtype=torch.float64).mul(7).remainder(5).sub(2).div(4).view(y.shape)
-        weights = weights if y.numel() > 1 else torch.ones_like(y)
-        gradients = torch.autograd.grad((y * weights).sum(), inputs, allow_unused=True)
-        cases.append({"name": name,
-                      "inputs": [{"shape": list(x.shape), "values": x.flatten().tolist()} for x in inputs],
-                      "output": {"shape": list(y.shape), "values": y.flatten().tolist()},
-                      "gradients": [None if g is None else g.flatten().tolist() for g in gradients]})
-    OUT.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+        cases.append({"name": name, **case_of(inputs, function(*inputs))})
+    write(OUT, cases)
 
 
 if __name__ == "__main__":

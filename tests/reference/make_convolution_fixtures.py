@@ -4,16 +4,15 @@ and group_norm. Not needed to run the tests.
 
     python3 tests/reference/make_convolution_fixtures.py
 """
-import json
 import pathlib
 
 import torch
+from make_composed_fixtures import case_of, write
 from torch.nn import functional as F
 
 OUT = pathlib.Path(__file__).parent / "fixtures" / "convolution.json"
 torch.manual_seed(1)
 torch.set_default_dtype(torch.float64)
-
 
 # An op of zerograd, PyTorch's function, the shapes of the inputs, numbers: strides, paddings, dilations, groups,
 # paddings of the output; of pools kernel, stride, padding, dilation.
@@ -50,13 +49,8 @@ def main():
             y = function(*inputs, *([] if len(inputs) == 3 else [None]), *numbers)
         else:
             y = function(*inputs, *numbers)
-        weights = torch.arange(y.numel(), dtype=torch.float64).mul(7).remainder(5).sub(2).div(4).view(y.shape)
-        gradients = torch.autograd.grad((y * weights).sum(), inputs)
-        cases.append({"op": op.split(",")[0], "numbers": numbers,
-                      "inputs": [{"shape": x.shape, "values": x.flatten().tolist()} for x in inputs],
-                      "output": {"shape": y.shape, "values": y.flatten().tolist()},
-                      "gradients": [g.flatten().tolist() for g in gradients]})
-    OUT.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+        cases.append({"op": op.split(",")[0], "numbers": numbers, **case_of(inputs, y)})
+    write(OUT, cases)
 
 
 if __name__ == "__main__":

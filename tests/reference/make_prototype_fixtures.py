@@ -25,6 +25,10 @@ def load(folder, name):
             for key, value in load_file(folder / f"{name}.safetensors").items()}
 
 
+def weights_of(folder, program):
+    return {key: value.requires_grad_() for key, value in load(folder, f"{program}.weights").items()}
+
+
 def llama(vocabulary, tokens):
     return LlamaForCausalLM(LlamaConfig(
         vocab_size=vocabulary, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
@@ -42,9 +46,7 @@ def save(name, weights):
 
 
 def reward(folder):
-    weights, ids = load(folder, "reward.weights"), load(folder, "reward.batch")["ids"]
-    for value in weights.values():
-        value.requires_grad_()
+    weights, ids = weights_of(folder, "reward"), load(folder, "reward.batch")["ids"]
     model = llama(10, ids.shape[1])
     decoder = {key.removeprefix("model."): value for key, value in weights.items() if key.startswith("model.")}
     states = call(model.model, decoder, ids, output_hidden_states=True).hidden_states
@@ -75,9 +77,7 @@ def dpo(folder):
 
 
 def gan(folder):
-    weights, batch = load(folder, "gan.weights"), load(folder, "gan.batch")
-    for value in weights.values():
-        value.requires_grad_()
+    weights, batch = weights_of(folder, "gan"), load(folder, "gan.batch")
 
     def net(name, x, frozen=False):
         w1, b1, w2, b2 = (weights[f"{name}.{key}"].detach() if frozen else weights[f"{name}.{key}"]
@@ -93,9 +93,7 @@ def gan(folder):
 
 
 def digits(folder):
-    w, batch = load(folder, "digits.weights"), load(folder, "digits.batch")
-    for value in w.values():
-        value.requires_grad_()
+    w, batch = weights_of(folder, "digits"), load(folder, "digits.batch")
     edges = F.relu(F.conv2d(batch["x"] / 255, w["first.weight"], w["first.bias"], padding=1))
     shapes = F.conv2d(F.max_pool2d(edges, 2), w["second.weight"], padding=1)
     normed = F.relu(F.group_norm(shapes, 4, w["norm.weight"], w["norm.bias"]))
@@ -105,9 +103,7 @@ def digits(folder):
 
 
 def wgan(folder):
-    weights, batch = load(folder, "wgan.weights"), load(folder, "wgan.batch")
-    for value in weights.values():
-        value.requires_grad_()
+    weights, batch = weights_of(folder, "wgan"), load(folder, "wgan.batch")
 
     def critic(x):
         for name in ("first", "second"):
@@ -141,9 +137,7 @@ def sophia(folder):
 
 
 def mamba(folder):
-    w, batch = load(folder, "mamba.weights"), load(folder, "mamba.batch")
-    for value in w.values():
-        value.requires_grad_()
+    w, batch = weights_of(folder, "mamba"), load(folder, "mamba.batch")
     x = w["ids"][batch["ids"]]
     inner, states = w["log_decay"].shape
     u, gate = F.linear(F.rms_norm(x, x.shape[2:], w["norm"], 1e-5), w["in"]).split(inner, 2)
