@@ -1,7 +1,6 @@
 #include "zerograd/runtime/step_time.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/portable_math.h"

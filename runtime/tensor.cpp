@@ -1,7 +1,5 @@
 #include "zerograd/runtime/tensor.h"
 
-#include <string>
-
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {

@@ -15,7 +15,6 @@
 #include <limits>
 #include <new>
 #include <optional>
-#include <stdexcept>
 #include <system_error>
 #include <thread>
 #include <utility>

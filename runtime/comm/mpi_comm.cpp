@@ -1,7 +1,6 @@
 #include "zerograd/runtime/comm/mpi_comm.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/text/format.h"

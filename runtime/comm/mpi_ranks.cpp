@@ -1,7 +1,6 @@
 // MpiRanks: how the run of all ranks as processes begins and ends.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <iterator>
 
 #include "zerograd/runtime/backend.h"

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <memory>
 #include <vector>
 
 #include "zerograd/runtime/text/format.h"

@@ -3,7 +3,6 @@
 #include <liburing.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <thread>

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <sstream>
 
 #include "tests/support/temporary_folder.h"

@@ -1,6 +1,5 @@
 #include "zerograd/zero/values_optimizer.h"
 
-#include <memory>
 #include <string>
 #include <vector>
 

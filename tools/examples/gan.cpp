@@ -5,7 +5,6 @@
 //   gan [FOLDER]    also writes the first weights, batch and gradients there
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/values.h"

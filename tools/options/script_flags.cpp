@@ -1,4 +1,3 @@
-#include <utility>
 
 #include "tools/options/flags.h"
 #include "zerograd/runtime/text/format.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 
 #include "tools/options/field_rows.h"

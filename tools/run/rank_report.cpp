@@ -15,7 +15,6 @@
 #include "tools/options/flags.h"
 #include "tools/run/planner.h"
 #include "zerograd/kernels/matmul/peak.h"
-#include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"

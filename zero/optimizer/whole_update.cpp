@@ -1,7 +1,6 @@
 #include "zerograd/zero/optimizer/whole_update.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "zerograd/kernels/elementwise/elementwise.h"

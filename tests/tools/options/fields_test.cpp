@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
-#include <type_traits>
 
 #include "tests/support/error_message.h"
 #include "tools/options/field_rows.h"
