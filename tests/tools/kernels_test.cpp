@@ -148,7 +148,7 @@ TEST_CASE("--kernels and --peaks that cannot be met are refused before the run")
       "plan --data sort --kernels /dev/null --peaks " + write_peaks(folder / "gpu.json", gpu), 2,
       "'slow' has the rates of a GPU; expected those of --device cpu; try another");
   check_refused(predicted + " --device hpu", 2,
-                "expected --device cpu or cuda, got hpu; try --kernels alone");
+                "expected --device cpu or cuda, got hpu; try without --peaks");
   check_refused(predicted + " --offload-optimizer host", 2,
                 "expected all states on the device, got an offload to host; try --kernels alone");
   check_refused("info --peaks " + (folder / "p.json"), 2,
