@@ -74,6 +74,38 @@ void softmax_columns(const void* from, void* to, int64_t n, int64_t step, int64_
   });
 }
 
+/// softmax_slopes of as many columns as a vector has lanes, or the first `count`; sums in f64.
+template <class T, class Count>
+void slopes_of_lanes(const T* y, const T* dy, T* dx, int64_t n, int64_t step, bool log,
+                     Count count) {
+  constexpr int64_t lanes = lanes_of<T>;
+  double totals[lanes] = {};
+  accumulator_t<T> numbers[lanes];
+  for (int64_t i = 0; i < n; ++i) {
+    const VecOf<T> slope = load(dy + i * step, count);
+    store(numbers, log ? slope : slope * load(y + i * step, count));
+    for (int64_t k = 0; k < lanes; ++k) totals[k] += static_cast<double>(numbers[k]);
+  }
+  for (int64_t k = 0; k < lanes; ++k) numbers[k] = static_cast<accumulator_t<T>>(totals[k]);
+  const VecOf<T> sums = load(numbers);
+  for (int64_t i = 0; i < n; ++i) {
+    const VecOf<T> value = load(y + i * step, count), slope = load(dy + i * step, count);
+    store(numbers, value);
+    if (log)
+      for (accumulator_t<T>& number : numbers) number = portable::exp(number);
+    store(dx + i * step, log ? slope - load(numbers) * sums : value * (slope - sums), count);
+  }
+}
+
+template <class T>
+void softmax_slopes(const void* y, const void* dy, void* dx, int64_t n, int64_t step,
+                    int64_t columns, bool log) {
+  for_vectors<T>(columns, [&](int64_t k, auto count) {
+    slopes_of_lanes(static_cast<const T*>(y) + k, static_cast<const T*>(dy) + k,
+                    static_cast<T*>(dx) + k, n, step, log, count);
+  });
+}
+
 }  // namespace
 
 namespace ZG_ISA {
@@ -87,6 +119,8 @@ const RowTable row_table = {
                     row_scaled_exp<float, bf16>, row_scaled_exp<float, f16>}},
     .softmax_columns = {softmax_columns<double>, softmax_columns<float>, softmax_columns<bf16>,
                         softmax_columns<f16>},
+    .softmax_slopes = {softmax_slopes<double>, softmax_slopes<float>, softmax_slopes<bf16>,
+                       softmax_slopes<f16>},
 };
 }  // namespace ZG_ISA
 }  // namespace zg::cpu

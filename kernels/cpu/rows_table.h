@@ -18,6 +18,9 @@ struct RowTable {
   /// apart, with the bits that it has for a row. y may be x.
   void (*softmax_columns[4])(const void* x, void* y, int64_t n, int64_t step, int64_t columns,
                              bool log);
+  /// The backward of softmax_columns, from its result y. dx may be dy.
+  void (*softmax_slopes[4])(const void* y, const void* dy, void* dx, int64_t n, int64_t step,
+                            int64_t columns, bool log);
 };
 
 }  // namespace zg::cpu

@@ -300,30 +300,6 @@ void for_columns(const Indexed& at, Stream& stream, const F& f) {
                });
 }
 
-/// `count`: columns of a block, a constant if it is 1 or all.
-template <class T, class Count>
-void softmax_slopes(const SoftmaxBackward& args, const Indexed& at, int64_t begin, Count count) {
-  using A = accumulator_t<T>;
-  const T *y = args.y.data<T>() + begin, *dy = args.dy.data<T>() + begin;
-  T* dx = args.dx.data<T>() + begin;
-  const int64_t numel = at.extent * at.inner;
-  double totals[softmax_columns] = {};
-  A sums[softmax_columns] = {}, slopes[softmax_columns] = {};
-  for (int64_t i = 0; i < numel; i += at.inner)
-    for (int64_t k = 0; k < count; ++k) {
-      const A slope = static_cast<A>(dy[i + k]);
-      totals[k] += static_cast<double>(args.log ? slope : slope * static_cast<A>(y[i + k]));
-    }
-  for (int64_t k = 0; k < count; ++k) sums[k] = static_cast<A>(totals[k]);
-  for (int64_t i = 0; i < numel; i += at.inner) {
-    for (int64_t k = 0; k < count; ++k) {
-      const A value = static_cast<A>(y[i + k]), slope = static_cast<A>(dy[i + k]);
-      slopes[k] = args.log ? slope - portable::exp(value) * sums[k] : value * (slope - sums[k]);
-    }
-    for (int64_t k = 0; k < count; ++k) dx[i + k] = static_cast<T>(slopes[k]);
-  }
-}
-
 }  // namespace
 
 void softmax_forward(const SoftmaxForward& args, Workspace, Stream& stream) {
@@ -349,14 +325,26 @@ void softmax_forward(const SoftmaxForward& args, Workspace, Stream& stream) {
 
 void softmax_backward(const SoftmaxBackward& args, Workspace, Stream& stream) {
   const Indexed at = Indexed::split(args.y.shape(), args.axis);
+  const int64_t C = at.extent;
+  const RowTable& table = ZG_AT_LEVEL(stream.traits().isa, row_table);
   visit_floating(args.y.dtype(), [&]<class T>() {
+    using A = accumulator_t<T>;
     for_columns(at, stream, [&](int64_t begin, int64_t columns) {
-      if (columns == softmax_columns)
-        return softmax_slopes<T>(args, at, begin,
-                                 std::integral_constant<int64_t, softmax_columns>());
-      if (columns == 1)
-        return softmax_slopes<T>(args, at, begin, std::integral_constant<int64_t, 1>());
-      softmax_slopes<T>(args, at, begin, columns);
+      const T *y = args.y.data<T>() + begin, *dy = args.dy.data<T>() + begin;
+      T* dx = args.dx.data<T>() + begin;
+      if (at.inner > 1)
+        return table.softmax_slopes[type_index<T>](y, dy, dx, C, at.inner, columns, args.log);
+      double total = 0;
+      for (int64_t i = 0; i < C; ++i) {
+        const A slope = static_cast<A>(dy[i]);
+        total += static_cast<double>(args.log ? slope : slope * static_cast<A>(y[i]));
+      }
+      const A sum = static_cast<A>(total);
+      for (int64_t i = 0; i < C; ++i) {
+        const A value = static_cast<A>(y[i]), slope = static_cast<A>(dy[i]);
+        dx[i] =
+            static_cast<T>(args.log ? slope - portable::exp(value) * sum : value * (slope - sum));
+      }
     });
   });
 }
