@@ -22,6 +22,13 @@
 // operand is a ShapeError or DTypeError that names the op, thrown before any work. Dtypes are never
 // converted implicitly: call cast(). A result that is a contiguous range of its operand (reshape, a
 // slice along axis 0) shares its memory.
+//
+// Dtypes: f64, f32, bf16 and f16 (HPU: f32 and bf16; CUDA: not f64). Ops that move or choose
+// elements, where and masked_fill take any dtype. i32 and i64 also have add, sub, mul, div,
+// remainder, neg, abs, sign, square, relu, maximum, minimum, clamp, comparisons, sum, prod, max,
+// min, argmax, argmin, sort, topk, cumsum, cumprod, cummax, cummin, scan, index_add and
+// scatter_add; the result has their dtype and wraps around. bool has logic, comparisons, argsort,
+// and sum and cumsum, which count in i64.
 namespace zg {
 
 class Communicator;
@@ -30,6 +37,10 @@ class Communicator;
 ZG_API Var add(const Var& a, const Var& b);
 ZG_API Var sub(const Var& a, const Var& b);
 ZG_API Var mul(const Var& a, const Var& b);
+/// Integers: the quotient without its fraction, as in C++: torch.div(rounding_mode="trunc"). For
+/// PyTorch's a / b cast a and b to a floating dtype; its a // b is (a - remainder(a, b)) / b. The
+/// least integer / -1 wraps around. A divisor of 0 is a ConfigError on the CPU, a ShapeError of the
+/// next synchronize() on an accelerator; both name its place.
 ZG_API Var div(const Var& a, const Var& b);
 ZG_API Var pow(const Var& a, const Var& b);
 ZG_API Var maximum(const Var& a, const Var& b);
@@ -43,8 +54,8 @@ ZG_API Var pow(const Var& a, double b);
 /// log(exp(a) + exp(b)) without overflow; floating. As in PyTorch two equal infinities give this
 /// infinity and gradients of NaN.
 ZG_API Var logaddexp(const Var& a, const Var& b);
-/// a - floor(a / b) b, exactly, with the sign of b: torch.remainder; floating. NaN if a is infinite
-/// or b is 0. The gradients are 1 and -floor(a / b).
+/// a - floor(a / b) b, exactly, with the sign of b: torch.remainder. NaN if a is infinite or b is
+/// 0; an integer b of 0 is the error of div(). The gradients are 1 and -floor(a / b).
 ZG_API Var remainder(const Var& a, const Var& b);
 ZG_API Var remainder(const Var& a, double b);
 ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
@@ -53,12 +64,12 @@ ZG_API Var where(const Var& condition, double a, const Var& b);
 /// x where the mask is false, elsewhere `value`, rounded to x's dtype. The mask is bool and
 /// broadcasts.
 ZG_API Var masked_fill(const Var& x, const Var& mask, double value);
-/// x limited to low .. high, which are rounded to x's dtype. The gradient is 0 for elements beyond
-/// a limit and 1 for others: those equal to a limit, and NaN, which stays. Throws ConfigError if
-/// low > high.
+/// x limited to low .. high, which are rounded to x's dtype; an infinite one limits no integer. The
+/// gradient is 0 for elements beyond a limit and 1 for others: those equal to a limit, and NaN,
+/// which stays. Throws ConfigError if low > high.
 ZG_API Var clamp(const Var& x, double low, double high);
 
-// --- comparisons with broadcasting: constants of dtype bool ---
+// --- comparisons with broadcasting: constants of dtype bool; of bools, false is less than true ---
 ZG_API Var equal(const Var& a, const Var& b);
 ZG_API Var not_equal(const Var& a, const Var& b);
 ZG_API Var less(const Var& a, const Var& b);
@@ -103,7 +114,8 @@ ZG_API Var erf(const Var& x);
 /// gradient is 1 / (1 + x).
 ZG_API Var log1p(const Var& x);
 ZG_API Var silu(const Var& x);
-// The next ones: as the four above. -0 gives -0 where the function is 0 there.
+// The next ones: as the four above (sign and square: also integers). -0 gives -0 where the function
+// is 0 there.
 ZG_API Var floor(const Var& x);   ///< the gradient is 0, as of the next three
 ZG_API Var ceil(const Var& x);    ///< the least integer that is not below x
 ZG_API Var round(const Var& x);   ///< the nearest integer; of two the even one
@@ -160,7 +172,7 @@ ZG_API Var min(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 ZG_API Var var(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
 /// sqrt(var(x)). The gradient is 0 where it is 0.
 ZG_API Var std(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
-/// The product, 1 of no elements; x is floating. Made of log2(extent) products of halves along each
+/// The product, 1 of no elements. Made of log2(extent) products of halves along each
 /// axis, so that the gradient is exact where x has zeros.
 ZG_API Var prod(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// Whether an element is true, or all are; x is bool, the result is a constant. Of no elements
@@ -193,19 +205,19 @@ inline Var stack(std::initializer_list<Var> parts, int axis) {
 /// Copies along each axis of x, counts[i] of them along axis i: torch.Tensor.repeat with a count
 /// for each axis.
 ZG_API Var repeat(const Var& x, std::initializer_list<int64_t> counts);
-/// x with `before` and `after` elements of `value` at both ends of an axis. x is floating.
+/// x with `before` and `after` elements of `value` at both ends of an axis.
 ZG_API Var pad(const Var& x, int axis, int64_t before, int64_t after, double value = 0.0);
 /// The elements along some axes in reverse order.
 ZG_API Var flip(const Var& x, const Axes& axes);
 /// y[(i + shift) mod extent] = x[i] along an axis: torch.roll.
 ZG_API Var roll(const Var& x, int64_t shift, int axis);
-/// x [n]: a matrix with x on a diagonal, j = i + `diagonal`, and 0 elsewhere, floating. x of rank
-/// 2: its diagonal.
+/// x [n]: a matrix with x on a diagonal, j = i + `diagonal`, and 0 elsewhere. x of rank 2: its
+/// diagonal.
 ZG_API Var diag(const Var& x, int64_t diagonal = 0);
 /// Axis i of the grids is the vector axes[i]: torch.meshgrid(indexing="ij").
 ZG_API std::vector<Var> meshgrid(std::span<const Var> axes);
 /// The lower (tril) or upper triangle of the last two axes, which includes the diagonal j = i +
-/// `diagonal`; 0 elsewhere. x is floating.
+/// `diagonal`; 0 elsewhere.
 ZG_API Var tril(const Var& x, int64_t diagonal = 0);
 ZG_API Var triu(const Var& x, int64_t diagonal = 0);
 ZG_API std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis);

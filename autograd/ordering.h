@@ -22,8 +22,8 @@ struct PickedElements {
   Var values;      ///< x's dtype
   Tensor indices;  ///< i64, where they are in x along the axis
 };
-/// The elements along an axis in rising or falling order, x being floating, i32 or i64. Equal
-/// elements come in the order of their indices (stable); NaN counts as largest.
+/// The elements along an axis in rising or falling order. Equal elements come in the order of their
+/// indices (stable); NaN counts as largest.
 ZG_API PickedElements sort(const Var& x, int axis = -1, bool descending = false);
 ZG_API Tensor argsort(const Var& x, int axis = -1, bool descending = false);  ///< sort()'s indices
 /// The first k elements of sort(x, axis, largest): torch.topk. A CPU reads x once and keeps about
@@ -31,8 +31,8 @@ ZG_API Tensor argsort(const Var& x, int axis = -1, bool descending = false);  //
 ZG_API PickedElements topk(const Var& x, int64_t k, int axis = -1, bool largest = true);
 
 // --- scans ---
-/// y[i] = x[0] + ... + x[i] along an axis, in x's dtype, floating | i32 | i64, in one pass. The
-/// order of a sum depends on its length alone.
+/// y[i] = x[0] + ... + x[i] along an axis, in x's dtype, in one pass. The order of a sum depends on
+/// its length alone.
 ZG_API Var cumsum(const Var& x, int axis);
 /// The largest (smallest) of x[0] to x[i], and the place of the last of equal ones, in one pass;
 /// NaN counts as largest (as smallest).
@@ -56,7 +56,7 @@ inline std::vector<Var> scan(std::initializer_list<Var> x, int axis, const Combi
                              bool reversed = false) {
   return scan(std::span(x.begin(), x.size()), axis, combine, reversed);
 }
-ZG_API Var cumprod(const Var& x, int axis);       ///< scan() of products; x is floating
+ZG_API Var cumprod(const Var& x, int axis);       ///< scan() of products
 ZG_API Var logcumsumexp(const Var& x, int axis);  ///< scan() of logaddexp()
 
 // --- slices with steps, and elements at places ---

@@ -382,7 +382,8 @@ Op scan_op(const char* name, ScanOp op, int axis) {
         .x = operands.random(shape, 1),
         .y = sums ? operands.zeros(shape) : Tensor::zeros(shape, DType::i64, operands.device),
         .axis = axis,
-        .reversed = axis == 0};
+        .reversed = axis == 0,
+        .values = sums ? Tensor() : operands.zeros(shape)};
   });
   std::function<Error(DType, const Extents&)> error;  // absent for places, which are exact
   if (sums)

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -13,11 +14,6 @@
 namespace zg {
 namespace {
 
-/// A number as a constant of x's dtype, for where(). `x` is floating.
-Var number_like(double value, const Tensor& x) {
-  return Tensor::full({}, value, x.dtype(), x.device());
-}
-
 /// The axis of a new axis in a result of one rank more than `shape`, counted from the front.
 int new_axis(const char* op, const Shape& shape, int axis) {
   const int rank = shape.rank() + 1, place = axis < 0 ? axis + rank : axis;
@@ -30,7 +26,7 @@ int new_axis(const char* op, const Shape& shape, int axis) {
 /// x with 0 where column j of row i is kept by neither triangle: j - i > diagonal (lower) or j - i
 /// < diagonal (upper). The mask is made on the host: a byte for each element of the last two axes.
 Var triangle(const char* op, const Var& x, int64_t diagonal, bool lower) {
-  const Tensor values = floating_operand(op, "x", x);
+  const Tensor values = operand(op, "x", x);
   check_rank(op, "x", values, 2);
   const int64_t rows = values.extent(-2), columns = values.extent(-1);
   std::vector<uint8_t> outside(static_cast<size_t>(rows * columns));
@@ -67,8 +63,9 @@ Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype) {
 }
 
 Var pad(const Var& x, int axis, int64_t before, int64_t after, double value) {
-  const Tensor values = floating_operand("pad", "x", x);
+  const Tensor values = operand("pad", "x", x);
   axis = axis_of("pad", values.shape(), axis);
+  check_number("pad", value, values);
   if (before < 0 || after < 0)
     raise<ConfigError>("pad: before is {}, after is {}; expected 0 or more; try slice, which cuts",
                        before, after);
@@ -89,7 +86,9 @@ Var rsqrt(const Var& x) {
   return reciprocal(root);
 }
 
-Var exp2(const Var& x) { return pow(number_like(2.0, floating_operand("exp2", "x", x)), x); }
+Var exp2(const Var& x) {
+  return pow(number_like("exp2", 2.0, floating_operand("exp2", "x", x)), x);
+}
 
 Var logsigmoid(const Var& x) {
   floating_operand("logsigmoid", "x", x);
@@ -112,18 +111,25 @@ Var leaky_relu(const Var& x, double slope) {
 }
 
 Var masked_fill(const Var& x, const Var& mask, double value) {
-  const Tensor values = floating_operand("masked_fill", "x", x);
+  const Tensor values = operand("masked_fill", "x", x);
   check_dtype("masked_fill", "mask", operand("masked_fill", "mask", mask), DType::boolean);
-  const Var constant = number_like(value, values);
-  return where(mask, constant, x);
+  const Var constant = number_like("masked_fill", value, values);
+  return named("masked_fill", [&] { return where(mask, constant, x); });
 }
 
 Var clamp(const Var& x, double low, double high) {
-  const Tensor values = floating_operand("clamp", "x", x);
+  const Tensor values = number_operand("clamp", "x", x);
   if (!(low <= high))
     raise<ConfigError>("clamp: low is {:g}, high is {:g}; expected low <= high", low, high);
-  const Var from_below = masked_fill(x, less(x, low), low);
-  return masked_fill(from_below, greater(x, high), high);
+  Var y = x;
+  const auto limit = [&](double bound, Var (*is_beyond)(const Var&, const Var&)) {
+    if (is_whole(x) && std::isinf(bound)) return;
+    const Var last = number_like("clamp", bound, values);
+    y = where(is_beyond(y, last), last, y);
+  };
+  limit(low, less);
+  limit(high, greater);
+  return y;
 }
 
 Var transpose(const Var& x, int a, int b) {

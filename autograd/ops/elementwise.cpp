@@ -25,16 +25,6 @@ Operands operands(const char* op, const Var& a, const Var& b) {
   return ab;
 }
 
-/// A number as a constant in the dtype of `like`. For an integer dtype it must be a whole number.
-Var constant(const char* op, double value, const Tensor& like) {
-  if (!holds(like.dtype(), value))
-    raise<DTypeError>(
-        "{}: got the number {} for an operand of {} {}; expected a whole number that the dtype "
-        "holds; try to cast the operand to a floating dtype",
-        op, value, like.dtype(), like.shape());
-  return Tensor::full({}, value, like.dtype(), like.device());
-}
-
 Tensor computed(const char* name, BinaryOp op, const Operands& ab) {
   const Shape shape = broadcast(ab.a.shape(), ab.b.shape(), name);
   const DType dtype = is_comparison(op) ? DType::boolean : ab.a.dtype();
@@ -194,7 +184,7 @@ Var recorded_binary(const char* name, BinaryOp op, const Var& a, const Var& b) {
 // relative error of up to 0.4%.
 Var multiplied(const char* op, const char* operand_name, const Var& a, double b) {
   const Tensor values = operand(op, operand_name, a);
-  if (!is_floating(values.dtype())) return product_of(op, a, constant(op, b, values));
+  if (!is_floating(values.dtype())) return product_of(op, a, number_like(op, b, values));
   return record(
       op, {a}, scaled(values, b, values.device().compute()), {}, b,
       [](double factor, const BackwardPass& pass) {
@@ -204,10 +194,14 @@ Var multiplied(const char* op, const char* operand_name, const Var& a, double b)
 }
 
 Var comparison(const char* name, BinaryOp op, const Var& a, const Var& b) {
+  if (a && b && a.dtype() == DType::boolean && b.dtype() == DType::boolean) {
+    const Var left = cast(a, DType::i32);
+    return comparison(name, op, left, cast(b, DType::i32));
+  }
   return without_gradient(name, {a, b}, computed(name, op, operands(name, a, b)));
 }
 Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
-  return comparison(name, op, a, constant(name, b, operand(name, "a", a)));
+  return comparison(name, op, a, number_like(name, b, operand(name, "a", a)));
 }
 
 /// Saves the one tensor that the derivative is computed from: the result or the operand.
@@ -274,20 +268,19 @@ Var logaddexp(const Var& a, const Var& b) {
   return recorded_binary("logaddexp", BinaryOp::logaddexp, a, b);
 }
 Var remainder(const Var& a, const Var& b) {
-  floating_operand("remainder", "a", a);
   return recorded_binary("remainder", BinaryOp::remainder, a, b);
 }
 Var remainder(const Var& a, double b) {
-  return remainder(a, constant("remainder", b, operand("remainder", "a", a)));
+  return remainder(a, number_like("remainder", b, operand("remainder", "a", a)));
 }
 
-Var add(const Var& a, double b) { return add(a, constant("add", b, operand("add", "a", a))); }
-Var pow(const Var& a, double b) { return pow(a, constant("pow", b, operand("pow", "a", a))); }
+Var add(const Var& a, double b) { return add(a, number_like("add", b, operand("add", "a", a))); }
+Var pow(const Var& a, double b) { return pow(a, number_like("pow", b, operand("pow", "a", a))); }
 
-Var div(double a, const Var& b) { return div(constant("div", a, operand("div", "b", b)), b); }
+Var div(double a, const Var& b) { return div(number_like("div", a, operand("div", "b", b)), b); }
 Var div(const Var& a, double b) {
   const Tensor values = operand("div", "a", a);
-  if (!is_floating(values.dtype())) return div(a, constant("div", b, values));
+  if (!is_floating(values.dtype())) return div(a, number_like("div", b, values));
   return multiplied("div", "a", a, 1.0 / b);
 }
 
@@ -352,10 +345,10 @@ Var where(const Var& condition, const Var& a, const Var& b) {
 }
 
 Var where(const Var& condition, const Var& a, double b) {
-  return where(condition, a, constant("where", b, operand("where", "a", a)));
+  return where(condition, a, number_like("where", b, operand("where", "a", a)));
 }
 Var where(const Var& condition, double a, const Var& b) {
-  return where(condition, constant("where", a, operand("where", "b", b)), b);
+  return where(condition, number_like("where", a, operand("where", "b", b)), b);
 }
 
 Var exp(const Var& x) { return recorded_unary("exp", UnaryOp::exp, x); }
@@ -363,8 +356,12 @@ Var log(const Var& x) { return recorded_unary("log", UnaryOp::log, x); }
 Var sqrt(const Var& x) { return recorded_unary("sqrt", UnaryOp::sqrt, x); }
 Var tanh(const Var& x) { return recorded_unary("tanh", UnaryOp::tanh, x); }
 Var sigmoid(const Var& x) { return recorded_unary("sigmoid", UnaryOp::sigmoid, x); }
-Var relu(const Var& x) { return recorded_unary("relu", UnaryOp::relu, x); }
-Var abs(const Var& x) { return recorded_unary("abs", UnaryOp::abs, x); }
+Var relu(const Var& x) {
+  return is_whole(x) ? clamp(x, 0.0, INFINITY) : recorded_unary("relu", UnaryOp::relu, x);
+}
+Var abs(const Var& x) {
+  return is_whole(x) ? maximum(x, neg(x)) : recorded_unary("abs", UnaryOp::abs, x);
+}
 Var reciprocal(const Var& x) { return recorded_unary("reciprocal", UnaryOp::reciprocal, x); }
 Var sin(const Var& x) { return recorded_unary("sin", UnaryOp::sin, x); }
 Var cos(const Var& x) { return recorded_unary("cos", UnaryOp::cos, x); }
@@ -374,8 +371,12 @@ Var silu(const Var& x) { return recorded_unary("silu", UnaryOp::silu, x); }
 Var floor(const Var& x) { return recorded_unary("floor", UnaryOp::floor, x); }
 Var ceil(const Var& x) { return recorded_unary("ceil", UnaryOp::ceil, x); }
 Var round(const Var& x) { return recorded_unary("round", UnaryOp::round, x); }
-Var sign(const Var& x) { return recorded_unary("sign", UnaryOp::sign, x); }
-Var square(const Var& x) { return recorded_unary("square", UnaryOp::square, x); }
+Var sign(const Var& x) {
+  return is_whole(x) ? clamp(x, -1.0, 1.0) : recorded_unary("sign", UnaryOp::sign, x);
+}
+Var square(const Var& x) {
+  return is_whole(x) ? mul(x, x) : recorded_unary("square", UnaryOp::square, x);
+}
 Var expm1(const Var& x) { return recorded_unary("expm1", UnaryOp::expm1, x); }
 Var log2(const Var& x) { return recorded_unary("log2", UnaryOp::log2, x); }
 Var softplus(const Var& x) { return recorded_unary("softplus", UnaryOp::softplus, x); }

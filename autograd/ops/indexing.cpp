@@ -112,13 +112,13 @@ Var embedding(const Tensor& ids, const Var& weight, const Var& position, int64_t
 
   const Tensor flat_ids = ids.view({ids.numel()});
   const Tensor y = empty_like(table, {B, n.T, n.C});
-  kernels::embedding_forward({.ids = flat_ids,
+  const EmbeddingForward args{.ids = flat_ids,
                               .weight = table,
                               .position = positions,
                               .y = y.view({ids.numel(), n.C}),
                               .T = n.T,
-                              .first_position = first_position},
-                             y.device().compute());
+                              .first_position = first_position};
+  named("embedding", [&] { kernels::embedding_forward(args, y.device().compute()); });
   return record(
       "embedding", {weight, position}, y, {flat_ids}, n,
       [](const EmbeddingNumbers& p, const BackwardPass& pass) { backward_of_embedding(p, pass); },
@@ -142,8 +142,12 @@ Var gather(const Var& x, int axis, const Tensor& index) {
   const Tensor y = empty_like(values, index.shape());
   const Tensor indices = with_axis(index);
   gather_unless_empty({values, indices, with_axis(y), axis}, y.device().compute());
+  return recorded_gather("gather", x, axis, indices, y);
+}
+
+Var recorded_gather(const char* op, const Var& x, int axis, const Tensor& index, const Tensor& y) {
   return record(
-      "gather", {x}, y, {indices}, axis,
+      op, {x}, y, {index}, axis,
       [](int along, const BackwardPass& pass) {
         const Tensor& dy = pass.gradient_of_output();
         const InputGradient dx(pass, 0, dy.dtype());
@@ -161,7 +165,7 @@ Var gather(const Var& x, int axis, const Tensor& index) {
 }
 
 Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source) {
-  const Tensor values = floating_operand("scatter_add", "base", base);
+  const Tensor values = number_operand("scatter_add", "base", base);
   const Tensor added = operand("scatter_add", "source", source);
   check_index("scatter_add", "index", index);
   check_alike("scatter_add", "base", values, "source", added);
@@ -203,7 +207,9 @@ Var index_select(const Var& x, int axis, const Tensor& index) {
   axis = axis_of("index_select", values.shape(), axis);
   check_places("index_select", index);
   const Tensor y = empty_like(values, values.shape().with(axis, index.numel()));
-  gather_unless_empty({values, index, y, axis}, y.device().compute());
+  named("index_select", [&] {
+    gather_unless_empty({values, index, y, axis}, y.device().compute());
+  });
   return record(
       "index_select", {x}, y, {index}, axis,
       [](int along, const BackwardPass& pass) {
@@ -220,7 +226,7 @@ Var index_select(const Var& x, int axis, const Tensor& index) {
 }
 
 Var index_add(const Var& x, int axis, const Tensor& index, const Var& source) {
-  const Tensor values = floating_operand("index_add", "x", x);
+  const Tensor values = number_operand("index_add", "x", x);
   const Tensor added = operand("index_add", "source", source);
   check_places("index_add", index);
   check_alike("index_add", "x", values, "source", added);
@@ -229,7 +235,9 @@ Var index_add(const Var& x, int axis, const Tensor& index, const Var& source) {
     refuse_shape("index_add", "source", added.shape(), expected.str());
   const Tensor y = empty_like(values);
   copy(values, y, y.device().compute());
-  scatter_add_unless_empty({added, index, y, axis}, y.device().compute());
+  named("index_add", [&] {
+    scatter_add_unless_empty({added, index, y, axis}, y.device().compute());
+  });
   return record(
       "index_add", {x, source}, y, {index}, axis,
       [](int along, const BackwardPass& pass) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "zerograd/autograd/ops.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/movement/movement.h"
@@ -106,6 +107,35 @@ Tensor number_operand(const char* op, const char* name, const Var& x) {
               {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
   return values;
 }
+
+void rethrow_as(const char* op, const Error& error) {
+  const std::string text = error.what(), type = error.type();
+  const size_t name = text.find(": ");
+  const bool of_operands = type == "ShapeError" || type == "DTypeError" || type == "ConfigError" ||
+                           text.find(": tensors on two devices") == name;
+  const auto renamed = of_operands && name != std::string::npos
+                           ? error.with_message(op + text.substr(name))
+                           : std::exception_ptr();
+  if (renamed) std::rethrow_exception(renamed);
+  throw;
+}
+
+bool is_whole(const Var& x) { return x && (x.dtype() == DType::i32 || x.dtype() == DType::i64); }
+
+void check_number(const char* op, double value, const Tensor& x) {
+  if (!holds(x.dtype(), value))
+    raise<DTypeError>(
+        "{}: got the number {} for an operand of {} {}; expected a whole number that the dtype "
+        "holds; try to cast the operand to a floating dtype",
+        op, value, x.dtype(), x.shape());
+}
+
+Var number_like(const char* op, double value, const Tensor& x) {
+  check_number(op, value, x);
+  return Tensor::full({}, value, x.dtype(), x.device());
+}
+
+Var in_reverse_order(const Var& x) { return is_whole(x) ? add(neg(x), -1.0) : neg(x); }
 
 void check_alike(const char* op, const char* name_a, const Tensor& a, const char* name_b,
                  const Tensor& b) {

@@ -24,6 +24,25 @@ Tensor matrix_operand(const char* op, const char* x_name, const Tensor& x, const
 int64_t widened_rows(const Tensor& matrix, int64_t rows);
 /// The same; also a DTypeError unless the dtype is floating-point, i32 or i64.
 Tensor number_operand(const char* op, const char* name, const Var& x);
+/// Throws an error of operands again, with `op` in place of the name at its beginning.
+[[noreturn]] void rethrow_as(const char* op, const Error& error);
+/// f(), whose errors name `op` in place of the op that f calls.
+template <class F>
+auto named(const char* op, const F& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    rethrow_as(op, error);
+  }
+}
+/// Whether x holds i32 or i64.
+bool is_whole(const Var& x);
+/// Throws DTypeError unless x's dtype is floating or bool, or has the number.
+void check_number(const char* op, double value, const Tensor& x);
+/// A number as a constant in x's dtype, which check_number() checks.
+Var number_like(const char* op, double value, const Tensor& x);
+/// x in reverse order: -x, of integers -1 - x, which does not overflow.
+Var in_reverse_order(const Var& x);
 /// For operands without a gradient, such as indices: DTypeError unless i32 or i64.
 void check_index(const char* op, const char* name, const Tensor& index);
 /// Throws DTypeError, which suggests a cast, unless the dtypes are equal; DeviceError for two
@@ -116,6 +135,10 @@ struct AxisOrder {
 
 /// Permutes a Var. `op`: the name under which it is recorded.
 Var permuted(const char* op, const Var& x, const AxisOrder& axes);
+
+/// Records y as x's elements at places along an axis, like gather(). `index` has y's shape, or [1]
+/// for a scalar.
+Var recorded_gather(const char* op, const Var& x, int axis, const Tensor& index, const Tensor& y);
 
 /// Elements [begin, end) along an axis; shares memory if they are contiguous.
 Tensor block(const Tensor& x, int axis, int64_t begin, int64_t end, Stream& stream);

@@ -17,22 +17,42 @@ Tensor order_of(const Tensor& x, int axis, int64_t count, bool descending) {
   return y;
 }
 
+/// scan() of one tensor, for `op`.
+Var scan_of(const char* op, const Var& x, int axis, Var (*combine)(const Var&, const Var&)) {
+  axis = axis_of(op, x.shape(), axis);
+  return scan({x}, axis, [&](std::span<const Var> a, std::span<const Var> b) {
+    return std::vector<Var>{combine(a[0], b[0])};
+  })[0];
+}
+
+/// argsort for `op`.
+Tensor whole_order(const char* op, const Var& x, int axis, bool descending) {
+  const bool flags = x && x.dtype() == DType::boolean;
+  const Tensor values = number_operand(op, "x", flags ? cast(x, DType::i32) : x);
+  axis = axis_of(op, values.shape(), axis);
+  return order_of(values, axis, values.extent(axis), descending);
+}
+
 /// argmax for `op`.
 Var place_of_largest(const char* op, const Var& x, int axis, bool keep_axis) {
-  const Tensor values = floating_operand(op, "x", x);
+  const Tensor values = number_operand(op, "x", x);
   axis = axis_of(op, values.shape(), axis);
   if (values.extent(axis) == 0) refuse_shape(op, "x", values.shape(), "an element along the axis");
   const Var y = without_gradient(op, {x}, order_of(values, axis, 1, /*descending=*/true));
   return keep_axis ? y : squeeze(y, axis);
 }
 
-/// The elements of x at the places of the largest of `keys` so far.
-PickedElements running_largest(const char* op, const Var& x, const Var& keys, int axis) {
-  const Tensor values = floating_operand(op, "x", keys);
+/// The largest (smallest) elements so far.
+PickedElements running_best(const char* op, const Var& x, int axis, bool smallest) {
+  const Tensor values = number_operand(op, "x", x);
   axis = axis_of(op, values.shape(), axis);
+  const Tensor keys = smallest ? in_reverse_order(detach(x)).value() : values;
+  const Tensor y = empty_like(values);
   const Tensor places = Tensor::empty(values.shape(), DType::i64, values.device());
-  kernels::scan({ScanOp::place_of_largest, values, places, axis}, values.device().compute());
-  return {gather(x, axis, places), places};
+  kernels::scan({.op = ScanOp::place_of_largest, .x = keys, .y = places, .axis = axis, .values = y},
+                values.device().compute());
+  const Tensor found = smallest ? in_reverse_order(Var(y)).value() : y;
+  return {recorded_gather(op, x, axis, places, found), places};
 }
 
 Var every_second(const Var& x, int axis, int64_t begin) {
@@ -96,14 +116,12 @@ std::vector<Var> scan_pairs(const std::vector<Var>& x, int axis, const Combine& 
 }  // namespace
 
 PickedElements sort(const Var& x, int axis, bool descending) {
-  const Tensor indices = argsort(x, axis, descending);
+  const Tensor indices = whole_order("sort", x, axis, descending);
   return {gather(x, axis, indices), indices};
 }
 
 Tensor argsort(const Var& x, int axis, bool descending) {
-  const Tensor values = number_operand("sort", "x", x);
-  axis = axis_of("sort", values.shape(), axis);
-  return order_of(values, axis, values.extent(axis), descending);
+  return whole_order("argsort", x, axis, descending);
 }
 
 PickedElements topk(const Var& x, int64_t k, int axis, bool largest) {
@@ -122,11 +140,12 @@ Var argmax(const Var& x, int axis, bool keep_axis) {
 }
 
 Var argmin(const Var& x, int axis, bool keep_axis) {
-  floating_operand("argmin", "x", x);
-  return place_of_largest("argmin", neg(detach(x)), axis, keep_axis);
+  number_operand("argmin", "x", x);
+  return place_of_largest("argmin", in_reverse_order(detach(x)), axis, keep_axis);
 }
 
 Var cumsum(const Var& x, int axis) {
+  if (x && x.dtype() == DType::boolean) return cumsum(cast(x, DType::i64), axis);
   const Tensor values = number_operand("cumsum", "x", x), y = empty_like(values);
   axis = axis_of("cumsum", values.shape(), axis);
   kernels::scan({ScanOp::sum, values, y, axis}, y.device().compute());
@@ -141,12 +160,8 @@ Var cumsum(const Var& x, int axis) {
       [](int along, const Var& dy) { return flip(cumsum(flip(dy, along), along), along); });
 }
 
-PickedElements cummax(const Var& x, int axis) { return running_largest("cummax", x, x, axis); }
-
-PickedElements cummin(const Var& x, int axis) {
-  floating_operand("cummin", "x", x);
-  return running_largest("cummin", x, neg(detach(x)), axis);
-}
+PickedElements cummax(const Var& x, int axis) { return running_best("cummax", x, axis, false); }
+PickedElements cummin(const Var& x, int axis) { return running_best("cummin", x, axis, true); }
 
 std::vector<Var> scan(std::span<const Var> x, int axis, const Combine& combine, bool reversed) {
   if (x.empty()) throw ShapeError("scan: no tensors; expected at least one");
@@ -168,17 +183,13 @@ std::vector<Var> scan(std::span<const Var> x, int axis, const Combine& combine, 
 }
 
 Var cumprod(const Var& x, int axis) {
-  floating_operand("cumprod", "x", x);
-  return scan({x}, axis, [](std::span<const Var> a, std::span<const Var> b) {
-    return std::vector<Var>{mul(a[0], b[0])};
-  })[0];
+  number_operand("cumprod", "x", x);
+  return scan_of("cumprod", x, axis, mul);
 }
 
 Var logcumsumexp(const Var& x, int axis) {
   floating_operand("logcumsumexp", "x", x);
-  return scan({x}, axis, [](std::span<const Var> a, std::span<const Var> b) {
-    return std::vector<Var>{logaddexp(a[0], b[0])};
-  })[0];
+  return scan_of("logcumsumexp", x, axis, logaddexp);
 }
 
 }  // namespace zg

@@ -142,6 +142,7 @@ Var product_along(Var y, int axis) {
 }  // namespace
 
 Var sum(const Var& x, const Axes& axes, bool keep_axes) {
+  if (x && x.dtype() == DType::boolean) return sum(cast(x, DType::i64), axes, keep_axes);
   const Tensor values = number_operand("sum", "x", x);
   const ReducedAxes reduction = reduction_of("sum", values.shape(), axes, keep_axes);
   return record(
@@ -164,7 +165,7 @@ Var mean(const Var& x, const Axes& axes, bool keep_axes) {
 }
 
 Var max(const Var& x, const Axes& axes, bool keep_axes) {
-  const Tensor values = floating_operand("max", "x", x);
+  const Tensor values = number_operand("max", "x", x);
   const ReducedAxes reduction = reduction_of("max", values.shape(), axes, keep_axes);
   if (values.numel() == 0 && reduction.kept.numel() > 0)
     refuse_shape("max", "x", values.shape(), "an element to take the maximum of");
@@ -187,10 +188,10 @@ Var max(const Var& x, const Axes& axes, bool keep_axes) {
 // min, var and logsumexp are made of other ops. Their gradients are those of the parts.
 
 Var min(const Var& x, const Axes& axes, bool keep_axes) {
-  const Tensor values = floating_operand("min", "x", x);
+  const Tensor values = number_operand("min", "x", x);
   check_elements("min", reduction_of("min", values.shape(), axes, keep_axes));
-  const Var largest = max(neg(x), axes, keep_axes);
-  return neg(largest);
+  const Var largest = max(in_reverse_order(x), axes, keep_axes);
+  return in_reverse_order(largest);
 }
 
 Var var(const Var& x, const Axes& axes, int64_t correction, bool keep_axes) {
@@ -226,13 +227,13 @@ Var logsumexp(const Var& x, const Axes& axes, bool keep_axes) {
 
 Var std(const Var& x, const Axes& axes, int64_t correction, bool keep_axes) {
   floating_operand("std", "x", x);
-  const Var square = var(x, axes, correction, keep_axes);
+  const Var square = named("std", [&] { return var(x, axes, correction, keep_axes); });
   const Var none = equal(square, 0.0);  // the slope of the root is infinite there
   return where(none, 0.0, sqrt(where(none, 1.0, square)));
 }
 
 Var prod(const Var& x, const Axes& axes, bool keep_axes) {
-  const Tensor values = floating_operand("prod", "x", x);
+  const Tensor values = number_operand("prod", "x", x);
   const ReducedAxes reduction = reduction_of("prod", values.shape(), axes, keep_axes);
   Var y = x;
   for (int axis = 0; axis < values.shape().rank(); ++axis)

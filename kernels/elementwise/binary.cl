@@ -63,17 +63,21 @@ static inline float modulo(float a, float b) {
 
 #if defined(ZG_I32) || defined(ZG_I64)
 
-/// A divisor of 0 is reported and gives 0.
-element_kernel void binary_divide(__global const real* a_of, __global const real* b_of,
-                                  __global real* y, long n, nest_parameters, fault_parameters) {
-  take_span(n);
-  for (long i = begin; i < begin + count; ++i) {
-    const long3 at = operands_at(i);
-    const real a = a_of[at.s0], b = b_of[at.s1];
-    if (b == 0) report(fault_arguments, i, 0, NO_LIMIT);
-    y[i] = b == -1 ? (real)((wrapping)0 - (wrapping)a) : b == 0 ? 0 : a / b;
+/// A divisor of 0 is reported and gives 0; `by_minus_1` does not overflow.
+#define DIVIDE(name, by_minus_1, value)                                                      \
+  element_kernel void binary_##name(__global const real* a_of, __global const real* b_of,    \
+                                    __global real* y, long n, nest_parameters,               \
+                                    fault_parameters) {                                      \
+    take_span(n);                                                                            \
+    for (long i = begin; i < begin + count; ++i) {                                           \
+      const long3 at = operands_at(i);                                                       \
+      const real a = a_of[at.s0], b = b_of[at.s1];                                           \
+      if (b == 0) report(fault_arguments, i, 0, NO_LIMIT);                                   \
+      y[i] = b == -1 ? (by_minus_1) : b == 0 ? 0 : (value);                                  \
+    }                                                                                        \
   }
-}
+DIVIDE(divide, (real)((wrapping)0 - (wrapping)a), a / b)
+DIVIDE(remainder, 0, a % b != 0 && (a % b < 0) != (b < 0) ? a % b + b : a % b)
 
 #else
 

@@ -35,6 +35,12 @@ __device__ inline A quotient(A a, A b) {
   }
   return static_cast<A>(a / b);
 }
+/// The same of integers; 0 for a divisor of 0.
+template <class A>
+__device__ inline A modulo(A a, A b) {
+  const A rest = b == A(-1) || b == A(0) ? A(0) : static_cast<A>(a % b);
+  return rest != A(0) && (rest < A(0)) != (b < A(0)) ? static_cast<A>(rest + b) : rest;
+}
 
 template <BinaryOp op, class A>
 __device__ inline auto value(A a, A b) {
@@ -74,7 +80,7 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       const T divisor = right.v[k];
-      if constexpr (op == BinaryOp::divide && std::is_integral_v<T>)
+      if constexpr (divides(op) && std::is_integral_v<T>)
         if (divisor == T(0)) report(fault, FaultSite::binary_divisor, first + k, 0, 0);
       const auto combined = value<op>(widened(left.v[k]), widened(divisor));
       if constexpr (std::is_same_v<Y, bool>)

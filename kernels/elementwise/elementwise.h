@@ -79,13 +79,16 @@ enum class BinaryOp : uint8_t {
 constexpr bool is_comparison(BinaryOp op) { return op >= BinaryOp::equal; }
 /// Whether integers lack the op.
 constexpr bool is_floating_only(BinaryOp op) {
-  return op == BinaryOp::power || op == BinaryOp::logaddexp || op == BinaryOp::remainder;
+  return op == BinaryOp::power || op == BinaryOp::logaddexp;
 }
+/// Whether integers refuse a divisor of 0.
+constexpr bool divides(BinaryOp op) { return op == BinaryOp::divide || op == BinaryOp::remainder; }
 
 /// y = a op b with broadcasting (axes aligned at the end, extents equal or 1). If an operand of
-/// maximum or minimum is NaN, so is the result. Integers wrap around; their division truncates. A
-/// divisor of 0 is an error that names its position: a ConfigError on the CPU, a ShapeError of the
-/// next synchronize() on an accelerator.
+/// maximum or minimum is NaN, so is the result. Integers wrap around, also the least one divided by
+/// -1; their division truncates; their remainder has the sign of the divisor. A divisor of 0 is an
+/// error that names its position: a ConfigError on the CPU, a ShapeError of the next synchronize()
+/// on an accelerator.
 struct Binary {
   BinaryOp op;
   Tensor a, b;  ///< same dtype: f64 | f32 | bf16 | f16 | i32 | i64 (not is_floating_only)

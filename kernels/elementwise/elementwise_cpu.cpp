@@ -50,6 +50,12 @@ A quotient(A a, A b) {
     if (b == -1) return static_cast<A>(A{0} - static_cast<std::make_unsigned_t<A>>(a));
   return a / b;
 }
+/// a - floor(a / b) b of integers: the remainder with the sign of b.
+template <class A>
+A modulo(A a, A b) {
+  const A rest = b == -1 ? A{0} : static_cast<A>(a % b);
+  return rest != 0 && (rest < 0) != (b < 0) ? static_cast<A>(rest + b) : rest;
+}
 
 template <BinaryOp op, class A>
 auto value(A a, A b) {
@@ -85,15 +91,15 @@ LoopNest<3> nest_of(const Tensor& a, const Tensor& b, const Shape& shape) {
            broadcast_strides(shape, shape)}};
 }
 
-void refuse_zero_divisors(const Tensor& b) {
+void refuse_zero_divisors(const char* op, const Tensor& b) {
   visit_index(b.dtype(), [&]<class T>() {
     const T* divisor = b.data<T>();
     for (int64_t i = 0; i < b.numel(); ++i)
       if (divisor[i] == 0)
         raise<ConfigError>(
-            "binary: integer division: expected divisors other than 0, got 0 at element {}; try a "
-            "cast to a floating type",
-            i);
+            "{}: integer division: expected divisors other than 0, got 0 at element {}; try a cast "
+            "to a floating type",
+            op, i);
   });
 }
 
@@ -134,7 +140,8 @@ void run_vectors(const Binary& args, const LoopNest<3>& nest, Stream& stream) {
 
 void binary(const Binary& args, Workspace, Stream& stream) {
   const bool is_integer = !is_floating(args.b.dtype());
-  if (args.op == BinaryOp::divide && is_integer) refuse_zero_divisors(args.b);
+  if (divides(args.op) && is_integer)
+    refuse_zero_divisors(args.op == BinaryOp::divide ? "div" : "remainder", args.b);
   const LoopNest<3> nest = nest_of(args.a, args.b, args.y.shape());
   const int threads = stream.traits().threads;
   if (is_comparison(args.op))

@@ -65,8 +65,9 @@ void binary(const Binary& args, Workspace, Stream& stream) {
            args.y.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0], nest.strides[1],
            faults...);
   };
-  if (args.op == BinaryOp::divide && !is_floating(args.a.dtype()))
-    run(fault_place(stream), literal("binary"), literal("divisor"));
+  if (divides(args.op) && !is_floating(args.a.dtype()))
+    run(fault_place(stream), literal(args.op == BinaryOp::divide ? "div" : "remainder"),
+        literal("divisor"));
   else
     run();
 }

@@ -65,7 +65,8 @@ void validate(const Gather& args) {
 }
 
 void validate(const ScatterAdd& args) {
-  check_dtype("scatter_add", "y", args.y, floating);
+  check_dtype("scatter_add", "y", args.y,
+              {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
   check_indexed("scatter_add", args.index, args.x, args.y);
   const Shape named = named_shape(args.index.shape(), args.x.shape(), args.axis);
   check_fits("scatter_add", named, "x", args.x, -1);

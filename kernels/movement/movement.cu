@@ -51,9 +51,10 @@ __global__ void __launch_bounds__(threads) pick(const T* x, const Index* index, 
 
 /// scatter_add, one thread for each element of y that an index can select. The thread compares the
 /// `extent` indices on the element's line along the axis with the element's own position there, and
-/// adds the elements of x whose index is equal. It adds in rising j in f32 and rounds once, so the
-/// bits do not depend on the order of the threads. nest operand 0: y; 1: the line's first index; 2:
-/// the line's first element of x; 3: the element's position along the axis.
+/// adds the elements of x whose index is equal. It adds in rising j in f32 (unsigned integers in
+/// their type) and rounds once, so the bits do not depend on the order of the threads. nest operand
+/// 0: y; 1: the line's first index; 2: the line's first element of x; 3: the element's position
+/// along the axis.
 template <class T, class Index>
 __global__ void __launch_bounds__(threads)
     add_where(const T* x, const Index* index, T* y, Nest<4> nest, int64_t extent,
@@ -62,10 +63,13 @@ __global__ void __launch_bounds__(threads)
   if (i >= nest.numel) return;
   int64_t at[4];
   nest.locate(i, at);
-  float sum = to_float(y[at[0]]);
+  auto sum = widened(y[at[0]]);
   for (int64_t j = 0; j < extent; ++j)
-    if (index[at[1] + j * index_stride] == at[3]) sum += to_float(x[at[2] + j * x_stride]);
-  y[at[0]] = from_float<T>(sum);
+    if (index[at[1] + j * index_stride] == at[3]) sum += widened(x[at[2] + j * x_stride]);
+  if constexpr (std::is_integral_v<T>)
+    y[at[0]] = sum;
+  else
+    y[at[0]] = from_float<T>(sum);
 }
 
 /// Reports indices outside [0, limit); add_where ignores them.
@@ -122,7 +126,7 @@ void scatter_add(const ScatterAdd& a, Workspace, Stream& stream) {
   along_axis[static_cast<size_t>(shape.axis(a.axis))] = 1;
   const Nest<4> nest(shape.with(a.axis, y_extent), {broadcast_strides(a.y.shape(), a.y.shape()),
                                                     from.others, x.others, along_axis});
-  visit_floating(a.y.dtype(), [&]<class T>(T) {
+  const auto run = [&]<class T>(T) {
     visit_index(a.index.dtype(), [&]<class Index>(Index) {
       const Index* index = a.index.data<Index>();
       launch({"scatter_add", "check", a.index.bytes(), a.index.numel()}, check<Index>,
@@ -130,10 +134,12 @@ void scatter_add(const ScatterAdd& a, Workspace, Stream& stream) {
              y_extent, fault_place(stream));
       launch({"scatter_add", "add_where", operand_bytes(a), nest.numel}, add_where<T, Index>,
              {blocks_for(nest.numel, threads), dim3(threads)}, stream,
-             static_cast<const T*>(a.x.data<T>()), index, a.y.data<T>(), nest, shape[a.axis],
-             from.along, x.along);
+             reinterpret_cast<const T*>(a.x.raw()), index, reinterpret_cast<T*>(a.y.raw()), nest,
+             shape[a.axis], from.along, x.along);
     });
-  });
+  };
+  if (is_floating(a.y.dtype())) return visit_floating(a.y.dtype(), run);
+  a.y.dtype() == DType::i32 ? run(uint32_t()) : run(uint64_t());
 }
 
 }  // namespace zg::cuda

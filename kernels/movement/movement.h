@@ -27,12 +27,13 @@ struct Gather {
   int axis;
 };
 /// y[i][index[i][j][k]][k] += x[i][j][k] for every element of index, in rising j
-/// (torch.Tensor.scatter_add_), deterministic. Summed in the accumulator dtype and rounded once. x
-/// and y have index's rank and at least its extents; y may be smaller along `axis`. An index [n]
-/// stands for n of x's slices along `axis`. An index out of range is a ShapeError.
+/// (torch.Tensor.scatter_add_), deterministic. Summed in the accumulator dtype and rounded once;
+/// integers wrap around. x and y have index's rank and at least its extents; y may be smaller along
+/// `axis`. An index [n] stands for n of x's slices along `axis`. An index out of range is a
+/// ShapeError.
 struct ScatterAdd {
   Tensor x, index;  ///< index: i32 | i64
-  Tensor y;         ///< in and out, floating, x's dtype
+  Tensor y;         ///< in and out, floating, i32 or i64, x's dtype
   int axis;
 };
 

@@ -122,12 +122,12 @@ void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& c
   });
 }
 
-bool needs_wide_copy(DType dtype) { return accumulator(dtype) != dtype; }
+bool needs_wide_copy(DType dtype) { return is_floating(dtype) && accumulator(dtype) != dtype; }
 
 /// scatter_add into `sums`, which has y's extents. Tasks divide the axes other than the indexed
 /// one, so one task computes a sum, in rising order of the position j along the indexed axis.
 template <class T, class Index>
-void add_elements(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
+void add_elements(const ScatterAdd& args, arithmetic_t<T>* sums, int threads) {
   const Shape shape = named_shape(args.index.shape(), args.x.shape(), args.axis);
   const int64_t extent = shape[args.axis];
   const IndexedStrides of_index = IndexedStrides::of_index(args.index.shape(), args.axis);
@@ -136,7 +136,7 @@ void add_elements(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
   const LoopNest<3> nest(shape.with(args.axis, 1), {of_index.others, of_x.others, of_y.others});
   const int64_t index_stride = nest.inner_stride(0), x_stride = nest.inner_stride(1),
                 y_stride = nest.inner_stride(2);
-  const T* x = args.x.data<T>();
+  const T* x = reinterpret_cast<const T*>(args.x.raw());
   const Index* index = args.index.data<Index>();
   // A run of neighbouring elements is added for one j before the next j, so that x and index are
   // read in the order of addresses. Where an index names a whole row of neighbours, tasks divide
@@ -157,15 +157,15 @@ void add_elements(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
       };
       const auto add = [&](int64_t j, int64_t k) {
         sums[offsets[2] + k * y_stride + row_of(j, k) * of_y.along] +=
-            static_cast<accumulator_t<T>>(x[offsets[1] + k * x_stride + j * of_x.along]);
+            static_cast<arithmetic_t<T>>(x[offsets[1] + k * x_stride + j * of_x.along]);
       };
       if (has_rows)
         for (int64_t j = 0; j < extent; ++j) {
           const int64_t row = row_of(j, 0);
           if (row < low || row >= high) continue;
-          accumulator_t<T>* to = sums + offsets[2] + row * of_y.along;
+          arithmetic_t<T>* to = sums + offsets[2] + row * of_y.along;
           const T* from = x + offsets[1] + j * of_x.along;
-          for (int64_t k = 0; k < count; ++k) to[k] += static_cast<accumulator_t<T>>(from[k]);
+          for (int64_t k = 0; k < count; ++k) to[k] += static_cast<arithmetic_t<T>>(from[k]);
         }
       else if (of_x.along == 1)
         for (int64_t k = 0; k < count; ++k)
@@ -232,9 +232,9 @@ int64_t workspace_bytes(const ScatterAdd& args, const Device::Traits&) {
 void scatter_add(const ScatterAdd& args, Workspace workspace, Stream& stream) {
   const int threads = stream.traits().threads;
   check_indices("scatter_add", "index", args.index, args.y.extent(args.axis));
-  visit_floating(args.y.dtype(), [&]<class T>() {
-    using A = accumulator_t<T>;
-    T* y = args.y.data<T>();
+  const auto run = [&]<class T>() {
+    using A = arithmetic_t<T>;
+    T* y = reinterpret_cast<T*>(args.y.raw());
     A* sums = needs_wide_copy(args.y.dtype()) ? reinterpret_cast<A*>(workspace.data)
                                               : reinterpret_cast<A*>(args.y.raw());
     auto convert = [&](const auto* from, auto* to) {
@@ -248,7 +248,11 @@ void scatter_add(const ScatterAdd& args, Workspace workspace, Stream& stream) {
     visit_index(args.index.dtype(),
                 [&]<class Index>() { add_elements<T, Index>(args, sums, threads); });
     convert(sums, y);
-  });
+  };
+  // Unsigned integers wrap around.
+  if (is_floating(args.y.dtype())) return visit_floating(args.y.dtype(), run);
+  args.y.dtype() == DType::i32 ? run.template operator()<uint32_t>()
+                               : run.template operator()<uint64_t>();
 }
 
 }  // namespace zg::cpu

@@ -1,6 +1,18 @@
 #include "zerograd/kernels/hpu/nest.clh"
 #include "zerograd/kernels/hpu/tile.clh"
 
+#if defined(ZG_I32)
+typedef uint real, wide;  // wraps around
+#elif defined(ZG_I64)
+typedef ulong real, wide;
+#else
+typedef float wide;
+#endif
+#if defined(ZG_I32) || defined(ZG_I64)
+#define widened
+#define narrowed
+#endif
+
 /// scatter_add_* has one work-item for each element of y that an index can select. The work-item
 /// compares the `extent` indices on the element's line along the axis with the element's own
 /// position there, and adds the elements of x whose index is equal. It adds in rising j in f32 and
@@ -22,7 +34,7 @@
     if (i >= n) return;                                                                            \
     const long3 at = located(i, rank, extents, y_strides, index_strides, x_strides);               \
     const long row = located(i, rank, extents, axis, (long8)(0), (long8)(0)).s0;                   \
-    float sum = widened(y[at.s0]);                                                                 \
+    wide sum = widened(y[at.s0]);                                                                  \
     for (long j = 0; j < extent; ++j)                                                              \
       if (index[at.s1 + j * index_stride] == row) sum += widened(x[at.s2 + j * x_stride]);         \
     y[at.s0] = narrowed(sum);                                                                      \

@@ -1,13 +1,18 @@
 #include "zerograd/kernels/hpu/nest.clh"
 #include "zerograd/kernels/reduce/sums.clh"
 
-#if defined(ZG_F32) || defined(ZG_BF16)
+#if defined(ZG_I32) || defined(ZG_I64)
+typedef long max_state;
+#define max_start LONG_MIN
+#define max_of(x) ((long)(x))
+#define max_join(a, b) max(a, b)
+#else
 typedef float max_state;
 #define max_start (-INFINITY)
 #define max_of(x) widened(x)
 #define max_join larger
-#define max_result(state, count) (state)
 #endif
+#define max_result(state, count) (state)
 
 // The kernels of an op (sum, max) for one dtype of results. Results are divided by `count`, 1
 // except for means. Offsets in x: kept_* leads to the first element of result r, the other nest
@@ -71,12 +76,14 @@ typedef float max_state;
 
 #if defined(ZG_I32) || defined(ZG_I64)
 REDUCE(sum, i64, (long), long)
+REDUCE(max, i64, (long), long)
 #else
 REDUCE(sum, f32, , float)
 REDUCE(max, f32, , float)
 #endif
 #ifdef ZG_I32
 REDUCE(sum, i32, (int), int)
+REDUCE(max, i32, (int), int)
 #endif
 #ifdef ZG_BF16
 REDUCE(sum, bf16, narrowed, bf16)

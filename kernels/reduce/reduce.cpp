@@ -48,7 +48,7 @@ void check_axis(const char* op, const Tensor& x, int axis) {
 void validate(const Reduce& args) {
   const char* op = "reduce";
   const DType dtype = args.x ? args.x.dtype() : DType::f32;
-  if (args.op == ReduceOp::sum && (dtype == DType::i32 || dtype == DType::i64)) {
+  if (args.op != ReduceOp::mean && (dtype == DType::i32 || dtype == DType::i64)) {
     check_dtype(op, "y", args.y, {dtype, DType::i64});
   } else {
     check_dtype(op, "x", args.x, floating);
@@ -74,9 +74,10 @@ void validate(const Sort& args) {
 }
 
 void validate(const Scan& args) {
-  check_dtype("scan", "x", args.x, args.finds_places() ? floating : numbers);
+  check_dtype("scan", "x", args.x, numbers);
   check_dtype("scan", "y", args.y, args.finds_places() ? DType::i64 : args.x.dtype());
   check_shape("scan", "y", args.y, args.x.shape());
+  if (args.finds_places()) check_like("scan", "values", args.values, args.x);
   args.x.shape().axis(args.axis);  // throws
 }
 

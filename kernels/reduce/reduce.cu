@@ -1,6 +1,9 @@
 #include "zerograd/kernels/reduce/reduce.h"
 
+#include <climits>
+
 #include "zerograd/kernels/cuda/nest.cuh"
+#include "zerograd/kernels/reduce/numbers.cuh"
 #include "zerograd/kernels/reduce/reduce_chunks.h"
 
 namespace zg::cuda {
@@ -32,9 +35,14 @@ struct Sum {
 };
 template <class X>
 struct Max {
-  using State = double;
-  __device__ static State start() { return -INFINITY; }
-  __device__ static State of(X x) { return static_cast<State>(to_float(x)); }
+  using State = std::conditional_t<std::is_integral_v<X>, long long, double>;
+  __device__ static State start() {
+    if constexpr (std::is_integral_v<X>)
+      return LLONG_MIN;
+    else
+      return -INFINITY;
+  }
+  __device__ static State of(X x) { return static_cast<State>(widened(x)); }
   __device__ static State join(State a, State b) { return b > a || b != b ? b : a; }
 };
 
@@ -180,21 +188,17 @@ void run(const Reduce& a, Workspace workspace, Stream& stream) {
 }  // namespace
 
 void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
-  const auto integers = [&]<class X>(X) {
-    if (a.y.dtype() == DType::i32)
-      run<X, int32_t, Sum<X>>(a, workspace, stream);
-    else
-      run<X, int64_t, Sum<X>>(a, workspace, stream);
-  };
-  if (a.x.dtype() == DType::i32) return integers(int32_t());
-  if (a.x.dtype() == DType::i64) return integers(int64_t());
-  visit_floating(a.x.dtype(), [&]<class X>(X) {
-    visit_floating(a.y.dtype(), [&]<class Y>(Y) {
+  visit_number(a.x.dtype(), [&]<class X>(X) {
+    const auto to = [&]<class Y>(Y) {
       if (a.op == ReduceOp::max)
         run<X, Y, Max<X>>(a, workspace, stream);
       else
         run<X, Y, Sum<X>>(a, workspace, stream);
-    });
+    };
+    if constexpr (std::is_integral_v<X>)
+      visit_index(a.y.dtype(), to);
+    else
+      visit_floating(a.y.dtype(), to);
   });
 }
 

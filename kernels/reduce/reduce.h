@@ -12,7 +12,7 @@ enum class ReduceOp : uint8_t { sum, mean, max };
 /// ShapeError. The maximum of elements with a NaN is NaN.
 struct Reduce {
   ReduceOp op;
-  Tensor x;  ///< f64 | f32 | bf16 | f16 (sum: also i32, i64)
+  Tensor x;  ///< f64 | f32 | bf16 | f16 (sum, max: also i32, i64)
   Tensor y;  ///< out: x's shape with the reduced axes of extent 1 or removed; x's or the
              ///< accumulator dtype (for i32: i32 or i64; integers wrap around)
   uint32_t axes;
@@ -35,10 +35,11 @@ enum class ScanOp : uint8_t { sum, place_of_largest };
 /// the last one of equal elements; NaN counts as largest.
 struct Scan {
   ScanOp op;
-  Tensor x;  ///< floating (sum: also i32 or i64; integers wrap around)
+  Tensor x;  ///< floating, i32 or i64; sums of integers wrap around
   Tensor y;  ///< out, x's shape; a sum has x's dtype, a place i64
   int axis;
   bool reversed = false;  ///< x[i] to x[extent - 1] in place of x[0] to x[i]
+  Tensor values = {};     ///< out, like x: the elements at the places; absent for sums
 
   bool finds_places() const { return op == ScanOp::place_of_largest; }
 };
@@ -68,7 +69,7 @@ inline std::vector<Operand> operands(const Sort& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
 inline std::vector<Operand> operands(const Scan& a) {
-  return {{"x", a.x}, {"y", a.y, Operand::out}};
+  return {{"x", a.x}, {"y", a.y, Operand::out}, {"values", a.values, Operand::out}};
 }
 inline std::vector<Operand> operands(const SoftmaxForward& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};

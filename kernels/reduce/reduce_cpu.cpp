@@ -124,12 +124,14 @@ struct Sum {
 
 template <class T>
 struct Max {
-  using Total = accumulator_t<T>;
+  using Total = arithmetic_t<T>;
   using Block = Total;
-  static constexpr Total start = -std::numeric_limits<Total>::infinity(), block_start = start;
+  static constexpr Total start = std::is_integral_v<T> ? std::numeric_limits<Total>::lowest()
+                                                       : -std::numeric_limits<Total>::infinity();
+  static constexpr Total block_start = start;
   static constexpr int block_rows = 32;
   /// NaN is larger than every number.
-  static Total merged(Total a, Total b) { return b > a || std::isnan(b) ? b : a; }
+  static Total merged(Total a, Total b) { return b > a || b != b ? b : a; }
   static void add(Block& best, T x) { best = merged(best, static_cast<Total>(x)); }
   static Total of_run(const T* x, int64_t n) {
     // NaN is searched for separately, so the maximum is one instruction for each vector.
@@ -268,9 +270,7 @@ void reduce(const Reduce& args, Workspace workspace, Stream& stream) {
   const int threads = stream.traits().threads;
   visit_number(args.x.dtype(), [&]<class T>() {
     auto to = [&]<class Y>() {
-      if constexpr (!std::is_integral_v<T>) {
-        if (args.op == ReduceOp::max) return run<Max<T>, T, Y>(args, workspace, threads);
-      }
+      if (args.op == ReduceOp::max) return run<Max<T>, T, Y>(args, workspace, threads);
       run<Sum<T>, T, Y>(args, workspace, threads);
     };
     if (args.y.dtype() == args.x.dtype()) return to.template operator()<T>();

@@ -80,7 +80,7 @@ void scan(const Scan& a, Workspace workspace, Stream& stream) {
   const int64_t groups = groups_for(n.rows);
   const auto chunks = [&](const std::byte* y) {
     launch(stream, code, (kernel + "_chunks").c_str(), {.x = groups, .y = n.chunks}, a.x.raw(), y,
-           parts, n.rows, n.extent, n.inner, n.chunk, int32_t{a.reversed});
+           a.values.raw(), parts, n.rows, n.extent, n.inner, n.chunk, int32_t{a.reversed});
   };
   if (parts) {
     chunks(none);

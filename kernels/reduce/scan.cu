@@ -14,6 +14,7 @@ template <class X>
 struct Sums {
   using State = std::conditional_t<std::is_integral_v<X>, unsigned long long, double>;
   using Y = X;
+  static constexpr bool has_values = false;
   __device__ static State start() { return 0; }
   __device__ static State of(X x, int64_t) { return static_cast<State>(widened(x)); }
   __device__ static State joined(State a, State b) { return a + b; }
@@ -28,23 +29,35 @@ struct Sums {
 template <class X>
 struct Largest {
   struct State {
-    float value;
+    std::conditional_t<std::is_integral_v<X>, X, float> value;
     int64_t place;
   };
   using Y = int64_t;
-  __device__ static State start() { return {-CUDART_INF_F, 0}; }
-  __device__ static State of(X x, int64_t place) { return {to_float(x), place}; }
+  static constexpr bool has_values = true;
+  __device__ static State start() {
+    if constexpr (std::is_integral_v<X>)
+      return {std::numeric_limits<X>::min(), 0};
+    else
+      return {-CUDART_INF_F, 0};
+  }
+  __device__ static State of(X x, int64_t place) { return {widened(x), place}; }
   __device__ static State joined(State a, State b) {
     return b.value >= a.value || b.value != b.value ? b : a;
   }
   __device__ static Y stored(State best) { return best.place; }
+  __device__ static X value(State best) {
+    if constexpr (std::is_integral_v<X>)
+      return best.value;
+    else
+      return from_float<X>(best.value);
+  }
 };
 
 /// One thread for each row and chunk (blockIdx.y); neighbouring threads have neighbouring rows.
 /// Without y it writes the chunk's state to `parts`; else it begins with the state there.
 template <class Op, class X>
 __global__ void __launch_bounds__(threads)
-    scan_chunks(const X* x, typename Op::Y* y, typename Op::State* parts, ScanChunks n,
+    scan_chunks(const X* x, typename Op::Y* y, X* values, typename Op::State* parts, ScanChunks n,
                 bool reversed) {
   const int64_t row = int64_t{blockIdx.x} * threads + threadIdx.x;
   if (row >= n.rows) return;
@@ -56,7 +69,9 @@ __global__ void __launch_bounds__(threads)
   for (int64_t i = first; i < last; ++i) {
     const int64_t place = reversed ? n.extent - 1 - i : i, at = begin + place * n.inner;
     state = Op::joined(state, Op::of(x[at], place));
-    if (y) y[at] = Op::stored(state);
+    if (!y) continue;
+    y[at] = Op::stored(state);
+    if constexpr (Op::has_values) values[at] = Op::value(state);
   }
   if (!y) *part = state;
 }
@@ -78,11 +93,12 @@ __global__ void __launch_bounds__(threads)
 template <class Op, class X>
 void run(const Scan& a, const ScanChunks& n, Workspace workspace, Stream& stream) {
   auto* parts = reinterpret_cast<typename Op::State*>(n.chunks > 1 ? workspace.data : nullptr);
+  X* values = a.values ? a.values.data<X>() : nullptr;
   const dim3 rows = blocks_for(n.rows, threads);
   const auto chunks = [&](typename Op::Y* y) {
     launch({"scan", "scan_chunks", y ? operand_bytes(a) : a.x.bytes(), a.x.numel()},
            scan_chunks<Op, X>, {dim3(rows.x, static_cast<unsigned>(n.chunks)), dim3(threads)},
-           stream, static_cast<const X*>(a.x.data<X>()), y, parts, n, a.reversed);
+           stream, static_cast<const X*>(a.x.data<X>()), y, values, parts, n, a.reversed);
   };
   if (parts) {
     chunks(nullptr);
@@ -97,10 +113,12 @@ void run(const Scan& a, const ScanChunks& n, Workspace workspace, Stream& stream
 void scan(const Scan& a, Workspace workspace, Stream& stream) {
   const ScanChunks n(a.x.shape(), a.axis, a.finds_places());
   if (a.y.numel() == 0) return;
-  if (a.finds_places())
-    return visit_floating(a.x.dtype(),
-                          [&]<class X>(X) { run<Largest<X>, X>(a, n, workspace, stream); });
-  visit_number(a.x.dtype(), [&]<class X>(X) { run<Sums<X>, X>(a, n, workspace, stream); });
+  visit_number(a.x.dtype(), [&]<class X>(X) {
+    if (a.finds_places())
+      run<Largest<X>, X>(a, n, workspace, stream);
+    else
+      run<Sums<X>, X>(a, n, workspace, stream);
+  });
 }
 
 }  // namespace zg::cuda

@@ -49,27 +49,51 @@ void sum_columns(const T* x, T* y, int64_t extent, int64_t step, int64_t columns
     for (int64_t k = 0; k < columns; ++k) y[k] = stored<T>(sums[k] += static_cast<Sum<T>>(x[k]));
 }
 
-/// The places of the largest elements so far, of up to `block` neighbouring rows.
-template <class T, int64_t block>
-void place_columns(const T* x, int64_t* y, const Scan& args, int64_t extent, int64_t step,
-                   int64_t columns) {
-  using A = accumulator_t<T>;
-  A best[block];
-  int64_t places[block] = {};
-  std::fill_n(best, block, -std::numeric_limits<A>::infinity());
-  if constexpr (block == 1) columns = 1;
-  for (int64_t i = 0; i < extent; ++i, x += step, y += step) {
+/// A row of neighbours: the next element that replaces the largest so far is searched for, a block
+/// at a time, and those before it are filled.
+template <class T>
+void place_row(const Scan& args, int64_t begin, int64_t extent, int64_t step) {
+  using A = arithmetic_t<T>;
+  constexpr int64_t block = 16;
+  const T* x = args.x.data<T>() + begin;
+  for (int64_t i = 0, end; i < extent; i = end) {
+    const auto best = static_cast<A>(x[i * step]);
+    const auto may_replace = [&](const T* some) {
+      int found = 0;
+      for (int64_t k = 0; k < block; ++k) found |= !(static_cast<A>(some[k]) < best);
+      return found != 0;
+    };
+    const auto replaces = [&](A value) { return value >= best || value != value; };
+    end = i + 1;
+    while (end + block <= extent && !may_replace(x + (step > 0 ? end : 1 - end - block)))
+      end += block;
+    while (end < extent && !replaces(static_cast<A>(x[end * step]))) ++end;
+    const int64_t first = begin + (step > 0 ? i : 1 - end);
+    std::fill_n(args.values.data<T>() + first, end - i, x[i * step]);
+    std::fill_n(args.y.data<int64_t>() + first, end - i, args.reversed ? extent - 1 - i : i);
+  }
+}
+
+/// The largest elements so far and their places, of neighbouring rows.
+template <class T>
+void place_columns(const Scan& args, int64_t begin, int64_t extent, int64_t step, int64_t columns) {
+  using A = arithmetic_t<T>;
+  const T* x = args.x.data<T>() + begin;
+  T* values = args.values.data<T>() + begin;
+  int64_t* y = args.y.data<int64_t>() + begin;
+  A best[column_block];
+  int64_t places[column_block] = {};
+  std::fill_n(best, column_block,
+              std::is_integral_v<T> ? std::numeric_limits<A>::lowest()
+                                    : -std::numeric_limits<A>::infinity());
+  for (int64_t i = 0; i < extent; ++i, x += step, y += step, values += step) {
     const int64_t place = args.reversed ? extent - 1 - i : i;
     for (int64_t k = 0; k < columns; ++k) {
       const A value = static_cast<A>(x[k]);
       const bool replaces = value >= best[k] || value != value;
-      if constexpr (block == 1) {  // rarely true: a branch costs less than to wait for a choice
-        if (replaces) best[k] = value, places[k] = place;
-      } else {
-        best[k] = replaces ? value : best[k];
-        places[k] = replaces ? place : places[k];
-      }
-      y[k] = places[k];
+      best[k] = replaces ? value : best[k];
+      y[k] = places[k] = replaces ? place : places[k];
+      values[k] = static_cast<T>(best[k]);
     }
   }
 }
@@ -94,10 +118,10 @@ void scan(const Scan& args, Workspace, Stream& stream) {
     });
   };
   if (args.finds_places())
-    return visit_floating(args.x.dtype(), [&]<class T>() {
-      const auto f = at.inner == 1 ? place_columns<T, 1> : place_columns<T, column_block>;
+    return visit_number(args.x.dtype(), [&]<class T>() {
       for_columns([&](int64_t begin, int64_t columns) {
-        f(args.x.data<T>() + begin, args.y.data<int64_t>() + begin, args, at.extent, step, columns);
+        if (at.inner == 1) return place_row<T>(args, begin, at.extent, step);
+        place_columns<T>(args, begin, at.extent, step, columns);
       });
     });
   visit_number(args.x.dtype(), [&]<class T>() {

@@ -49,7 +49,7 @@ std::string describe(const Fault& fault) {
       name("attention_forward", "starts");
       break;
     case FaultSite::binary_divisor:
-      name("binary", "divisor");
+      name("div or remainder", "divisor");
       break;
     case FaultSite::cross_entropy_backward_targets:
       name("cross_entropy_backward", "targets");

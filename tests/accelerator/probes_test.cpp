@@ -98,10 +98,11 @@ TEST_CASE("probe: a divisor of 0 is a ShapeError") {
   const Device device = tested_device();
   const Tensor ones = Tensor::full({2}, 1, DType::i32, device);
   const Tensor zero = Tensor::zeros({}, DType::i32, device);
-  kernels::binary({BinaryOp::divide, ones, zero, Tensor::empty({2}, DType::i32, device)},
-                  device.compute());
-  CHECK_THROWS_WITH_AS(device.compute().synchronize(), doctest::Contains("binary: divisor[0] is 0"),
-                       ShapeError);
+  for (const BinaryOp op : {BinaryOp::divide, BinaryOp::remainder}) {
+    kernels::binary({op, ones, zero, Tensor::empty({2}, DType::i32, device)}, device.compute());
+    CHECK_THROWS_WITH_AS(device.compute().synchronize(),
+                         doctest::Contains(": divisor[0] is 0; expected no 0"), ShapeError);
+  }
 }
 
 TEST_CASE("probe: a target outside the vocabulary is a ShapeError") {

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <tuple>
 
 #include "tests/autograd/op_check.h"
 
@@ -187,7 +189,6 @@ TEST_CASE("sort, cummax, nonzero and masked_select give indices, and plans refus
   CHECK(cummin(var_of({2, 3, -1, -1}, {4}), 0).indices.to_host<int64_t>() ==
         std::vector<int64_t>{0, 0, 2, 3});
   CHECK(values_of(sort(Var(indices({3, -1, 2}, {3}))).values) == Doubles{-1, 2, 3});
-  CHECK_ERROR(DTypeError, "sort: x holds bool", sort(equal(x, x)));
   const Var rows = var_of({0, 1, 0, 0, -2, NAN}, {2, 3});
   CHECK(nonzero(rows).to_host<int64_t>() == std::vector<int64_t>{0, 1, 1, 1, 1, 2});
   CHECK(nonzero(slice(rows, 0, 0, 0)).shape() == Shape{0, 2});
@@ -215,6 +216,54 @@ TEST_CASE("tril and triu keep a triangle of each matrix") {
   }
 }
 
+TEST_CASE("ops of integers and bools have PyTorch's values, and their shapes in a plan") {
+  const auto of_rows = [](const Var& x, const Var& y) {
+    return index_add(x, 0, Tensor::from(std::vector<int64_t>{1, 1}, {2}, x.value().device()), y);
+  };
+  const std::tuple<const char*, std::function<Var(const Var&)>, Doubles> rows[] = {
+      {"max", [](auto& x) { return max(x, 1); }, {6, 0}},
+      {"min", [](auto& x) { return min(x, 1); }, {-5, -6}},
+      {"argmax", [](auto& x) { return argmax(x); }, {2, 1}},
+      {"argmin", [](auto& x) { return argmin(x); }, {1, 0}},
+      {"prod", [](auto& x) { return prod(x, 0); }, {-30, 0, -6}},
+      {"cumprod", [](auto& x) { return cumprod(x, 1); }, {5, -25, -150, -6, 0, 0}},
+      {"cummax", [](auto& x) { return cummax(x, 1).values; }, {5, 5, 6, -6, 0, 0}},
+      {"cummin", [](auto& x) { return cummin(x, 1).values; }, {5, -5, -5, -6, -6, -6}},
+      {"remainder", [](auto& x) { return remainder(x, 3); }, {2, 1, 0, 0, 0, 2}},
+      {"maximum", [](auto& x) { return maximum(x, neg(x)); }, {5, 5, 6, 6, 0, 1}},
+      {"clamp", [](auto& x) { return clamp(x, -1, 5); }, {5, -1, 5, -1, 0, -1}},
+      {"abs", [](auto& x) { return abs(x); }, {5, 5, 6, 6, 0, 1}},
+      {"sign", [](auto& x) { return sign(x); }, {1, -1, 1, -1, 0, -1}},
+      {"relu", [](auto& x) { return relu(x); }, {5, 0, 6, 0, 0, 0}},
+      {"square", [](auto& x) { return square(x); }, {25, 25, 36, 36, 0, 1}},
+      {"tril", [](auto& x) { return tril(x); }, {5, 0, 0, -6, 0, 0}},
+      {"pad", [](auto& x) { return pad(x, 1, 1, 0, 7); }, {7, 5, -5, 6, 7, -6, 0, -1}},
+      {"diag", [](auto& x) { return diag(x, 1); }, {-5, -1}},
+      {"masked_fill", [](auto& x) { return masked_fill(x, x > 0, 9); }, {9, -5, 9, -6, 0, -1}},
+      {"index_add", [&](auto& x) { return of_rows(x, x); }, {5, -5, 6, -7, -5, 4}},
+      {"sum of bools", [](auto& x) { return sum(x > 0, 1); }, {2, 0}},
+      {"cumsum of bools", [](auto& x) { return cumsum(x < 0, 1); }, {0, 1, 1, 1, 1, 2}},
+      {"argsort of bools", [](auto& x) { return argsort(x == 0); }, {0, 1, 2, 0, 2, 1}},
+      {"xor", [](auto& x) { return not_equal(x > 0, x < 6); }, {0, 1, 1, 1, 1, 1}},
+      {"triu of bools", [](auto& x) { return triu(x != 0); }, {1, 1, 1, 0, 0, 1}},
+  };
+  for (const auto& [name, op, expected] : rows)
+    for (const DType dtype : {DType::i32, DType::i64}) {
+      INFO(std::string(name), " of ", name_of(dtype));
+      const Var y = op(cast(var_of({5, -5, 6, -6, 0, -1}, {2, 3}), dtype));
+      CHECK(values_of(y) == expected);
+      const Var planned = op(Var(Tensor::zeros({2, 3}, dtype, Device::meta())));
+      CHECK(planned.shape() == y.shape());
+      CHECK(planned.dtype() == y.dtype());
+    }
+  CHECK(sum(equal(var_of({1, 2}, {2}), 1)).dtype() == DType::i64);
+  const auto least = static_cast<double>(std::numeric_limits<int32_t>::min());
+  const Var x = cast(var_of({3, least, least + 1}, {3}), DType::i32);
+  CHECK(values_of(min(x)) == Doubles{least});
+  CHECK(values_of(argmin(x)) == Doubles{1});
+  CHECK(values_of(cummin(x, 0).values) == Doubles{3, least, least});
+}
+
 TEST_CASE("composed ops refuse wrong operands with an error that names the op") {
   const Var x = var_of({1, 2}, {1, 2}), whole(Tensor::zeros({2}, DType::i32, shared_device()));
   CHECK(message_of<ShapeError>([&] { squeeze(x, 1); }) ==
@@ -233,8 +282,8 @@ TEST_CASE("composed ops refuse wrong operands with an error that names the op") 
         "repeat: x has shape [1, 2]; expected rank 1, a count for each axis");
   CHECK(message_of<ConfigError>([&] { clamp(x, 2, 1); }) ==
         "clamp: low is 2, high is 1; expected low <= high");
-  CHECK_ERROR(DTypeError, "tril: x holds i32", tril(whole));
-  CHECK_ERROR(DTypeError, "min: x holds i32", min(whole));
+  CHECK_ERROR(DTypeError, "min: x holds bool", min(equal(x, x)));
+  CHECK_ERROR(DTypeError, "clamp: got the number 0.5 for an operand of i32", clamp(whole, 0.5, 2));
   CHECK_ERROR(DTypeError, "logsumexp: x holds i32", logsumexp(whole));
   CHECK_ERROR(DTypeError, "masked_fill: mask holds", masked_fill(x, x, 0));
   CHECK_ERROR(ShapeError, "stack: no parts", stack({}, 0));

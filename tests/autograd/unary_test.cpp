@@ -1,5 +1,6 @@
 #include <cmath>
 #include <numbers>
+#include <set>
 
 #include "tests/autograd/op_check.h"
 #include "tests/support/unary_functions.h"
@@ -54,7 +55,7 @@ TEST_CASE("unary ops refuse dtypes that are not floating-point and suggest a cas
   const Var whole(Tensor::zeros({3}, DType::i32, device));
   for (const UnaryOperation& operation : unary_operations()) {
     const std::string name = operation.name;
-    if (name != "neg")
+    if (!std::set<std::string>{"neg", "abs", "relu", "sign", "square"}.contains(name))
       CHECK(message_of<DTypeError>([&] { operation.op(whole); }) ==
             name + ": x holds i32; expected f64, f32, bf16 or f16; try cast(x, DType::f32)");
     CHECK_ERROR(ShapeError, name + ": x is absent", operation.op(Var()));

@@ -72,8 +72,8 @@ TEST_CASE("an error that a cuda kernel finds is thrown once, by the next wait") 
   const Tensor zero = Tensor::zeros({}, DType::i32, device);
   kernels::binary({BinaryOp::divide, ones, zero, Tensor::empty({2}, DType::i32, device)},
                   device.compute());
-  CHECK_THROWS_WITH_AS(device.compute().synchronize(), "binary: divisor[0] is 0; expected no 0",
-                       ShapeError);
+  CHECK_THROWS_WITH_AS(device.compute().synchronize(),
+                       "div or remainder: divisor[0] is 0; expected no 0", ShapeError);
 }
 
 TEST_CASE("an op without a cuda kernel throws Unsupported and names itself") {

@@ -167,9 +167,10 @@ Tensor tensor_of(const json& from) {
   const Shape shape = shape_of(from.at("shape"));
   const std::string name = from.at("dtype");
   const Device device = Device::cpu(0, {.threads = 1});
-  if (name == "i64" || name == "bool") {
-    const Tensor whole = Tensor::from(from.at("values").get<std::vector<int64_t>>(), shape, device);
-    return name == "i64" ? whole : cast(Var(whole), DType::boolean).value();
+  if (name == "i64" || name == "i32" || name == "bool") {
+    const Var whole = Tensor::from(from.at("values").get<std::vector<int64_t>>(), shape, device);
+    const DType dtype = name == "i64" ? DType::i64 : name == "i32" ? DType::i32 : DType::boolean;
+    return cast(whole, dtype).value();
   }
   std::vector<double> values;
   for (const int64_t bits : from.at("values")) values.push_back(std::bit_cast<double>(bits));

@@ -42,6 +42,11 @@ def binary(a, b, **kwargs):
     return [a], [float(b)]
 
 
+def div(a, b, rounding_mode=None, **kwargs):
+    need(rounding_mode == (None if a.is_floating_point() else "trunc"), f"rounding_mode {rounding_mode}")
+    return binary(a, b, **kwargs)
+
+
 def axes(x, dim=None, keepdim=False, dtype=None, **kwargs):
     plain(kwargs)
     need(dtype is None or dtype == x.dtype, "argument dtype")
@@ -78,19 +83,19 @@ def argmax(x, dim=None, keepdim=False):
 
 def topk(x, k, dim=-1, largest=True, sorted=True):  # noqa: A002
     need(x.dim() > 0, "an axis of a scalar")
-    need(x.dtype != torch.bfloat16 or x.unique().numel() == x.numel(), "equal elements in any order")
+    need(x.dtype in (torch.float64, torch.float32) or x.unique().numel() == x.numel(), "equal elements in any order")
     return [x], [k, dim, largest]
 
 
 def ordered(x, dim=-1, descending=False, stable=False):
-    need(stable or x.dtype != torch.bfloat16 or x.unique().numel() == x.numel(), "equal elements in any order")
+    need(stable or x.dtype in (torch.float64, torch.float32) or x.unique().numel() == x.numel(), "equal elements in any order")
     need(x.dim() > 0, "an axis of a scalar")
     return [x], [dim, descending]
 
 
 def index_add(x, dim, index, source, alpha=1):
     need(x.dim() > 0 and index.dim() == 1, "a scalar")
-    return [x, index, source], [dim, alpha]
+    return [x, index, source], [dim, float(alpha)]
 
 
 def logcumsumexp(x, dim):
@@ -119,7 +124,7 @@ def pad(x, sizes, mode="constant", value=None):
 
 def masked_fill(x, mask, value):
     need(not isinstance(value, torch.Tensor) and not isinstance(value, complex), "a value that is a tensor")
-    return [x, mask], [value]
+    return [x, mask], [float(value)]
 
 
 def matmul(a, b, **kwargs):
@@ -316,15 +321,15 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=Non
 
 REDUCTIONS = ["none", "sum", "mean"]
 ADAPTERS = {
-    **dict.fromkeys("add sub mul div pow remainder maximum minimum logaddexp equal not_equal less less_equal greater "
+    **dict.fromkeys("add sub mul pow remainder maximum minimum logaddexp equal not_equal less less_equal greater "
                     "greater_equal".split(), binary),
     **dict.fromkeys("sum mean max min logsumexp prod".split(), axes),
     **dict.fromkeys(("any", "all"), booleans), **dict.fromkeys(("logical_and", "logical_or", "logical_not"), logical),
-    "std": variance, "argmin": argmax, "cumprod": axis(0), "logcumsumexp": logcumsumexp, "flip": flip, "roll": roll,
+    "div": div, "std": variance, "argmin": argmax, "cumprod": axis(0), "logcumsumexp": logcumsumexp, "flip": flip, "roll": roll,
     "diag": lambda x, diagonal=0: ([x], [diagonal]), "index_select": of_indices, "einsum": einsum, "tensordot": tensordot,
     "take": take, "outer": lambda a, b: ([a, b], []), "permute": flip, "repeat": repeat,
     "meshgrid": meshgrid,
-    "full_like": lambda x, value, **kwargs: (plain(kwargs), ([x], [value]))[1], "layer_norm": layer_norm,
+    "full_like": lambda x, value, **kwargs: (plain(kwargs), ([x], [float(value)]))[1], "layer_norm": layer_norm,
     "rms_norm": rms_norm, "embedding": embedding, "one_hot": one_hot, "cross_entropy": cross_entropy,
     "binary_cross_entropy": binary_cross_entropy, "kl_divergence": kl_divergence, "attention": attention,
     "matmul": matmul, "var": variance, "argmax": argmax, "topk": topk, "sort": ordered, "argsort": ordered, "index_add": index_add,

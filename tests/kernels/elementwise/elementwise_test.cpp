@@ -250,18 +250,22 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("integer arithmetic wraps and division truncates") {
+TEST_CASE("integer arithmetic wraps, division truncates, and remainder has the divisor's sign") {
   const Device device = devices_at_every_level().back();
   const int32_t least = std::numeric_limits<int32_t>::min();
   const Tensor a = Tensor::from<int32_t>({7, -7, least, 5}, {4}, device);
   const Tensor b = Tensor::from<int32_t>({2, 2, -1, -1}, {4}, device);
   CHECK(run_binary(BinaryOp::divide, a, b).to_host<int32_t>() ==
         std::vector<int32_t>{3, -3, least, -5});
+  CHECK(run_binary(BinaryOp::remainder, a, b).to_host<int32_t>() ==
+        std::vector<int32_t>{1, 1, 0, 0});
   CHECK(run_binary(BinaryOp::add, a, b).to_host<int32_t>() ==
         std::vector<int32_t>{9, -5, std::numeric_limits<int32_t>::max(), 4});
   const Tensor c = Tensor::from<int64_t>({7, -7}, {2}, device);
   CHECK(run_binary(BinaryOp::maximum, c, Tensor::from<int64_t>({0}, {1}, device))
             .to_host<int64_t>() == std::vector<int64_t>{7, 0});
+  CHECK(run_binary(BinaryOp::remainder, c, Tensor::from<int64_t>({-3}, {1}, device))
+            .to_host<int64_t>() == std::vector<int64_t>{-2, -1});
   const int64_t most = std::numeric_limits<int64_t>::max();
   const Tensor d = Tensor::from<int64_t>({most, most}, {2}, device);
   CHECK(run_binary(BinaryOp::multiply, d, c).to_host<int64_t>() ==
@@ -274,11 +278,13 @@ TEST_SUITE_END();
 TEST_CASE("an integer division by 0 throws a ConfigError with the divisor's index") {
   const Device device = Device::cpu();
   const Tensor a = Tensor::from<int32_t>({7, -7, 3, 5}, {4}, device);
+  const Tensor b = Tensor::from<int32_t>({1, 0, 1, 1}, {4}, device);
   CHECK_THROWS_WITH_AS(
-      run_binary(BinaryOp::divide, a, Tensor::from<int32_t>({1, 0, 1, 1}, {4}, device)),
-      "binary: integer division: expected divisors other than 0, got 0 at element 1; try a cast "
+      run_binary(BinaryOp::divide, a, b),
+      "div: integer division: expected divisors other than 0, got 0 at element 1; try a cast "
       "to a floating type",
       ConfigError);
+  CHECK_THROWS_AS(run_binary(BinaryOp::remainder, a, b), ConfigError);
 }
 
 TEST_CASE("binary_backward equals dy times the central difference quotient" *

@@ -182,6 +182,22 @@ TEST_CASE("integer sums are exact and wrap around") {
         std::vector<int32_t>{-2, 8, 4});
 }
 
+TEST_CASE("the maximum of integers is exact, also of negative ones and beyond 2^53") {
+  for (const Device& device : devices_at_every_level()) {
+    for (const DType dtype : {DType::i32, DType::i64})
+      for (const ReduceCase& c : cases) {
+        INFO(c.shape.str(), ", axes ", c.axes, ", ", name_of(dtype));
+        const Tensor x = random_tensor(c.shape, dtype, device, 3, -2e9, -5);
+        CHECK(run_reduce(ReduceOp::max, c, x, dtype).to_doubles() ==
+              expected_reduction(ReduceOp::max, c, x.to_doubles()));
+      }
+    const int64_t most = std::numeric_limits<int64_t>::max();
+    const Tensor x = Tensor::from<int64_t>({most - 2, most - 1, -most, -most - 1}, {2, 2}, device);
+    CHECK(run_reduce(ReduceOp::max, {{2, 2}, 2}, x, DType::i64).to_host<int64_t>() ==
+          std::vector<int64_t>{most - 1, -most});
+  }
+}
+
 TEST_CASE("a sum with an infinity is infinite, and with both signs NaN") {
   for (int64_t C : {3, 1000}) {  // a result for a thread, and for many
     std::vector<float> values(static_cast<size_t>(3 * C), 1.0f);
@@ -276,7 +292,7 @@ TEST_CASE("cumsum and cummax take rows and columns of any length from both ends,
         for (const bool reversed : {false, true}) {
           INFO(name_of(dtype), " ", shape.str(), " axis ", axis, " ", reversed);
           // Small whole numbers, so that every order of the sum is exact.
-          const Tensor x = random_tensor(shape, DType::i32, device, 3, 0, 6);
+          const Tensor x = random_tensor(shape, DType::i32, device, 3, -3, 6);
           const Tensor in = Tensor::empty(shape, dtype, device);
           const Tensor y = Tensor::empty(shape, dtype, device);
           kernels::cast({x, in}, device.compute());
@@ -297,12 +313,13 @@ TEST_CASE("cumsum and cummax take rows and columns of any length from both ends,
           if (dtype == DType::bf16)  // rounded once
             for (double& sum : expected) sum = static_cast<float>(bf16(static_cast<float>(sum)));
           CHECK(y.to_doubles() == expected);
-          if (!is_floating(dtype)) continue;
           const Tensor places = Tensor::empty(shape, DType::i64, device);
           const auto check_places = [&] {
-            kernels::scan({ScanOp::place_of_largest, in, places, axis, reversed}, device.compute());
+            kernels::scan({ScanOp::place_of_largest, in, places, axis, reversed, y},
+                          device.compute());
             const std::vector<double> values = in.to_doubles();
             std::vector<int64_t> wanted(values.size());
+            std::vector<double> running(values.size());
             for_rows([&](int64_t at) {
               int64_t best = first;
               double largest = -infinity;
@@ -310,12 +327,15 @@ TEST_CASE("cumsum and cummax take rows and columns of any length from both ends,
                 const double value = values[static_cast<size_t>(at)];
                 if (value >= largest || std::isnan(value)) best = place, largest = value;
                 wanted[static_cast<size_t>(at)] = best;
+                running[static_cast<size_t>(at)] = largest;
                 place += reversed ? -1 : 1;
               }
             });
             CHECK(places.to_host<int64_t>() == wanted);
+            CHECK(excess(y, running, 0.0) <= 1);
           };
           check_places();
+          if (!is_floating(dtype)) continue;
           kernels::binary({BinaryOp::multiply, in, in, y}, device.compute());
           kernels::binary({BinaryOp::divide, y, in, in}, device.compute());  // 0 becomes NaN
           check_places();
