@@ -4,6 +4,7 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -82,7 +83,8 @@ Tensor eye(int64_t rows, int64_t columns, DType dtype, const Device& device) {
 }
 
 Tensor full_like(const Tensor& x, double value) {
-  return Tensor::full(operand("full_like", "x", Var(x)).shape(), value, x.dtype(), x.device());
+  check_present("full_like", "x", x);
+  return Tensor::full(x.shape(), value, x.dtype(), x.device());
 }
 
 Tensor initial_values(const Init& init, const Shape& shape, uint64_t seed, const std::string& name,

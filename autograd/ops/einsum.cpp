@@ -126,7 +126,9 @@ Var einsum(const std::string& equation, std::span<const Var> operands) {
   std::map<char, int> uses;
   int ellipsis = 0;
   for (size_t i = 0; i < terms.size(); ++i) {
-    const Shape shape = floating_operand("einsum", "an operand", operands[i]).shape();
+    const Tensor values = floating_operand("einsum", "an operand", operands[i]);
+    check_alike("einsum", "the first operand", operands[0].value(), "another", values);
+    const Shape shape = values.shape();
     const bool dots = terms[i].find("...") != std::string::npos;
     const int named = static_cast<int>(terms[i].size()) - (dots ? 3 : 0);
     if (shape.rank() < named || (!dots && shape.rank() != named))
@@ -178,8 +180,10 @@ Var einsum(const std::string& equation, std::span<const Var> operands) {
 }
 
 Var tensordot(const Var& a, const Var& b, const Axes& axes_of_a, const Axes& axes_of_b) {
-  const Shape of_a = operand("tensordot", "a", a).shape(),
-              of_b = operand("tensordot", "b", b).shape();
+  const Tensor left_operand = floating_operand("tensordot", "a", a);
+  const Tensor right_operand = floating_operand("tensordot", "b", b);
+  check_alike("tensordot", "a", left_operand, "b", right_operand);
+  const Shape of_a = left_operand.shape(), of_b = right_operand.shape();
   if (axes_of_a.size() != axes_of_b.size())
     raise<ConfigError>("tensordot: {} axes of a and {} of b; expected as many", axes_of_a.size(),
                        axes_of_b.size());
@@ -190,9 +194,16 @@ Var tensordot(const Var& a, const Var& b, const Axes& axes_of_a, const Axes& axe
         left[static_cast<size_t>(axis_of("tensordot", of_a, *i))];
   for (const char label : left + right)
     if (!has(left, label) || !has(right, label)) result += label;
-  return einsum(left + "," + right + "->" + result, std::vector{a, b});
+  return named("tensordot", [&] {
+    return einsum(left + "," + right + "->" + result, std::vector{a, b});
+  });
 }
 
-Var outer(const Var& a, const Var& b) { return einsum("i,j->ij", std::vector{a, b}); }
+Var outer(const Var& a, const Var& b) {
+  for (const auto& [name, x] : {std::pair{"a", &a}, {"b", &b}})
+    if (const Shape shape = floating_operand("outer", name, *x).shape(); shape.rank() != 1)
+      refuse_shape("outer", name, shape, "rank 1");
+  return named("outer", [&] { return einsum("i,j->ij", std::vector{a, b}); });
+}
 
 }  // namespace zg

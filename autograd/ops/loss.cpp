@@ -135,8 +135,8 @@ CrossEntropyRows cross_entropy_rows(const Var& logits, const Tensor& targets,
   const Tensor wanted = flat_targets("cross_entropy", "logits", values, targets);
   const Tensor rows = values.view(rows_of(values.shape()));
   const auto [loss, log_sum] = row_losses(rows, rows.extent(0));
-  kernels::cross_entropy_forward({rows, wanted, loss, log_sum, ignore_index},
-                                 values.device().compute());
+  const CrossEntropyForward args{rows, wanted, loss, log_sum, ignore_index};
+  named("cross_entropy", [&] { kernels::cross_entropy_forward(args, values.device().compute()); });
   return {rows, wanted, loss, log_sum};
 }
 

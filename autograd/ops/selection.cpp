@@ -132,12 +132,12 @@ std::vector<int64_t> places_of_nonzero(const char* op, const Var& x) {
 
 Var logical_and(const Var& a, const Var& b) {
   bool_operand("logical_and", "a", a), bool_operand("logical_and", "b", b);
-  return where(a, b, a);
+  return named("logical_and", [&] { return where(a, b, a); });
 }
 
 Var logical_or(const Var& a, const Var& b) {
   bool_operand("logical_or", "a", a), bool_operand("logical_or", "b", b);
-  return where(a, a, b);
+  return named("logical_or", [&] { return where(a, a, b); });
 }
 
 Var logical_not(const Var& x) {
@@ -161,13 +161,14 @@ Var isfinite(const Var& x) {
 Var any(const Var& x, const Axes& axes, bool keep_axes) {
   bool_operand("any", "x", x);
   const Var ones = cast(x, DType::f32);
-  return cast(sum(ones, axes, keep_axes), DType::boolean);  // a sum of ones is never 0 again
+  const Var count = named("any", [&] { return sum(ones, axes, keep_axes); });
+  return cast(count, DType::boolean);  // a sum of ones is never 0 again
 }
 
 Var all(const Var& x, const Axes& axes, bool keep_axes) {
   bool_operand("all", "x", x);
   const Var wrong = logical_not(x);
-  return logical_not(any(wrong, axes, keep_axes));
+  return logical_not(named("all", [&] { return any(wrong, axes, keep_axes); }));
 }
 
 Var flip(const Var& x, const Axes& axes) {
@@ -229,7 +230,8 @@ Var masked_select(const Var& x, const Var& mask) {
 Var take(const Var& x, const Tensor& index) {
   operand("take", "x", x), check_index("take", "index", index);
   const Var flat = reshape(x, {-1});
-  return reshape(gather(flat, 0, index.view({index.numel()})), index.shape());
+  const Var line = named("take", [&] { return gather(flat, 0, index.view({index.numel()})); });
+  return reshape(line, index.shape());
 }
 
 Var diag(const Var& x, int64_t diagonal) {
@@ -252,6 +254,8 @@ Var diag(const Var& x, int64_t diagonal) {
 }
 
 std::vector<Var> meshgrid(std::span<const Var> axes) {
+  if (axes.size() > Shape::max_rank)
+    raise<ShapeError>("meshgrid: {} axes; expected at most {}", axes.size(), Shape::max_rank);
   std::vector<int64_t> extents;
   for (const Var& axis : axes) {
     const Shape shape = operand("meshgrid", "an axis", axis).shape();
