@@ -188,12 +188,6 @@ TEST_CASE("gradients of bf16 parameters copied to ranks are accumulated and summ
 
 namespace {
 
-struct Account {
-  int64_t peak, live;
-  std::vector<std::pair<int64_t, int64_t>> wire;
-  bool operator==(const Account&) const = default;
-};
-
 /// Runs every op once, forward and backward, on extents that the ranks divide and do not divide.
 Account account_of_a_pass(Communicator& ranks, const Device& device) {
   Tape tape(device);
@@ -215,9 +209,7 @@ Account account_of_a_pass(Communicator& ranks, const Device& device) {
   const Var moved = all_to_all(odd, ranks, sent, received);
   const Var summed = all_reduce(mul(copy_to_ranks(moved, ranks), 0.5), ranks);
   tape.backward(add(sum(join_parts(mixed, -1, ranks)), sum(summed)));
-  Account account{device.memory().peak(), device.memory().live(), {}};
-  for (const WireCount& count : ranks.wire()) account.wire.emplace_back(count.calls, count.bytes);
-  return account;
+  return {device, ranks};
 }
 
 }  // namespace
@@ -225,18 +217,7 @@ Account account_of_a_pass(Communicator& ranks, const Device& device) {
 TEST_CASE("collectives on a meta device count the same memory, calls and bytes sent as real ones") {
   for (int count : {1, 2, 4}) {
     CAPTURE(count);
-    std::vector<Account> real(static_cast<size_t>(count));
-    run_local(count,
-              [&](Communicator& ranks, const Device& device) {
-                real[static_cast<size_t>(ranks.rank())] = account_of_a_pass(ranks, device);
-              },
-              {.device = {.threads = 1}});
-    for (int rank = 0; rank < count; ++rank) {
-      CAPTURE(rank);
-      const auto ranks = counting_communicator(rank, count);
-      CHECK(account_of_a_pass(*ranks, Device::meta(0, {.threads = 1})) ==
-            real[static_cast<size_t>(rank)]);
-    }
+    check_account_on_meta(count, account_of_a_pass);
   }
 }
 

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "tests/autograd/op_check.h"
 #include "zerograd/runtime/comm/communicator.h"
 
@@ -39,6 +43,35 @@ inline void check_on_ranks(const OnRanks& function, const std::function<Var(Vars
       INFO(checks[rank].report);
       CHECK(checks[rank].ok);
     }
+  }
+}
+
+/// Bytes of a device, and calls and bytes of a communicator's collectives.
+struct Account {
+  int64_t peak, live;
+  std::vector<std::pair<int64_t, int64_t>> wire = {};
+  bool operator==(const Account&) const = default;
+
+  Account(const Device& device, const Communicator& ranks)
+      : peak(device.memory().peak()), live(device.memory().live()) {
+    for (const WireCount& count : ranks.wire()) wire.emplace_back(count.calls, count.bytes);
+  }
+};
+
+/// `account(ranks, device)` is the same on a meta device as on a real one, on each of `count`
+/// ranks.
+template <class F>
+void check_account_on_meta(int count, const F& account) {
+  std::vector<std::optional<Account>> real(static_cast<size_t>(count));
+  run_local(count,
+            [&](Communicator& ranks, const Device& device) {
+              real[static_cast<size_t>(ranks.rank())] = account(ranks, device);
+            },
+            {.device = {.threads = 1}});
+  for (int rank = 0; rank < count; ++rank) {
+    CAPTURE(rank);
+    const auto ranks = counting_communicator(rank, count);
+    CHECK((account(*ranks, Device::meta(0, {.threads = 1})) == real[static_cast<size_t>(rank)]));
   }
 }
 

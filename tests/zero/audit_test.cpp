@@ -287,12 +287,12 @@ TEST_CASE_FIXTURE(
   const Device device = Device::cpu();
   const Net net;
   zero::Engine engine(net.store, device);
-  zero::TrainerHooks hooks;
+  TrainerHooks hooks;
   hooks.warn = [&](const std::string& text) { warnings.push_back(text); };
   options.audit = {.path = at("cut")};
   {
     const FileLimit full(static_cast<rlim_t>(whole.records[4].begin + 20));
-    zero::Trainer trainer(engine, options, task_of(net, device), hooks);
+    Trainer trainer(engine, options, task_of(net, device), hooks);
     trainer.run();
     CHECK(trainer.audit_is_lost());
   }
@@ -305,10 +305,10 @@ TEST_CASE_FIXTURE(
   options.audit->path = "/proc/nowhere/audit";
   engine.set_steps(0, 0);
   CHECK_ERROR(FileError, "/proc/nowhere/audit cannot be written",
-              zero::Trainer(engine, options, task_of(net, device), hooks).run());
+              Trainer(engine, options, task_of(net, device), hooks).run());
   options.audit->interval = 0;
   CHECK_ERROR(ConfigError, "audit: interval: expected 1 or more steps, got 0",
-              zero::Trainer(engine, options, task_of(net, device), hooks));
+              Trainer(engine, options, task_of(net, device), hooks));
 }
 
 }  // namespace zg::testing

@@ -37,7 +37,7 @@ struct Diverging : TenSteps {
 
   void train(const Side& side, int64_t first, int64_t end, const AuditOptions& audit,
              bool is_replay) const {
-    zero::TrainerOptions of_run = side.job.options;
+    TrainerOptions of_run = side.job.options;
     if (is_replay) {
       of_run.checkpoints.reset();
       of_run.save_interval = 0;
@@ -47,9 +47,9 @@ struct Diverging : TenSteps {
     run_ranks(side.job.world, [&](Communicator& ranks, const Device& device) {
       const Net net;
       zero::Engine engine(net.store, ranks, device, side.job.engine);
-      zero::TrainerTask task = task_of(net, device);
+      TrainerTask task = task_of(net, device);
       const auto batch_of = task.batch;
-      task.batch = [&, batch_of](const zero::MicroBatch& batch) {
+      task.batch = [&, batch_of](const MicroBatch& batch) {
         std::vector<Tensor> tensors = batch_of(batch);
         for (int64_t row = 0; row < batch.samples; ++row)
           if (batch.first_sample + row == side.changed_sample)
@@ -57,7 +57,7 @@ struct Diverging : TenSteps {
         return tensors;
       };
       const auto forward = task.forward;
-      task.forward = [&, forward](Tape& tape, const zero::MicroBatch& batch) {
+      task.forward = [&, forward](Tape& tape, const MicroBatch& batch) {
         static std::atomic<int> races = 0;
         if (ranks.rank() == side.late_rank)
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -68,14 +68,14 @@ struct Diverging : TenSteps {
         if (side.races && batch.step == 3) loss = mul(loss, 1.0 + 1e-3 * ++races);
         return loss;
       };
-      zero::TrainerHooks hooks;
+      TrainerHooks hooks;
       hooks.before_step = [&](int64_t step) {
         if ((is_replay && !side.flips_again) || step != side.flipped_step) return;
         std::vector<float> values = engine.read(*net.second, zero::Engine::State::master);
         values.back() = std::bit_cast<float>(std::bit_cast<uint32_t>(values.back()) ^ 1u << 24);
         engine.write(*net.second, zero::Engine::State::master, values);
       };
-      zero::Trainer trainer(engine, of_run, task, hooks);
+      Trainer trainer(engine, of_run, task, hooks);
       if (first > 0)
         trainer.resume(folder / (side.name + ".saved") + "/step_" + std::to_string(first));
       trainer.run();

@@ -11,6 +11,13 @@
 
 namespace zg::testing {
 
+using zero::MicroBatch;
+using zero::Trainer;
+using zero::TrainerHooks;
+using zero::TrainerOptions;
+using zero::TrainerTask;
+using zero::TrainingEnd;
+
 inline constexpr int64_t width = 12;
 
 /// Sample `i` of the data: the same numbers on every rank.
@@ -52,13 +59,13 @@ struct Net {
   }
 };
 
-inline zero::TrainerTask task_of(const Net& net, const Device& device) {
+inline TrainerTask task_of(const Net& net, const Device& device) {
   return {.batch =
-              [device](const zero::MicroBatch& batch) {
+              [device](const MicroBatch& batch) {
                 return std::vector<Tensor>{samples(batch.first_sample, batch.samples, device)};
               },
           .forward =
-              [&net](Tape& tape, const zero::MicroBatch& batch) {
+              [&net](Tape& tape, const MicroBatch& batch) {
                 return net.forward(tape, batch.tensors[0], batch.input);
               },
           .stage_output =
@@ -70,14 +77,14 @@ inline zero::TrainerTask task_of(const Net& net, const Device& device) {
 struct Job {
   int world = 1;
   zero::Config engine = {};
-  zero::TrainerOptions options = {};
+  TrainerOptions options = {};
   std::string resume = {};
-  zero::TrainerHooks hooks = {};  // shared by the ranks
+  TrainerHooks hooks = {};  // shared by the ranks
 };
 
 struct Outcome {
   std::string hash;
-  zero::TrainingEnd end;
+  TrainingEnd end;
   bool resumed = false;
   zero::TrainerPosition position;
   std::vector<double> losses;  // recorded by rank 0
@@ -87,15 +94,15 @@ inline Program program_of(const Job& job, Outcome& outcome) {
   return [&job, &outcome](Communicator& ranks, const Device& device) {
     const Net net;
     zero::Engine engine(net.store, ranks, device, job.engine);
-    zero::TrainerHooks hooks = job.hooks;
+    TrainerHooks hooks = job.hooks;
     std::vector<double> losses;
     hooks.after_step = [&](const zero::TrainedStep& step) {
       losses.push_back(step.loss);
       if (job.hooks.after_step) job.hooks.after_step(step);
     };
-    zero::Trainer trainer(engine, job.options, task_of(net, device), hooks);
+    Trainer trainer(engine, job.options, task_of(net, device), hooks);
     const bool resumed = !job.resume.empty() && trainer.resume(job.resume);
-    const zero::TrainingEnd end = trainer.run();
+    const TrainingEnd end = trainer.run();
     const std::string hash = engine.parameter_hash();
     if (ranks.rank() == 0) outcome = {hash, end, resumed, trainer.position(), losses};
   };
@@ -107,7 +114,7 @@ inline Outcome run(const Job& job) {
   return outcome;
 }
 
-inline zero::TrainerOptions ten_steps() {
+inline TrainerOptions ten_steps() {
   return {.micro_batch = 2,
           .accumulation = 2,
           .steps = 10,
@@ -120,7 +127,7 @@ inline zero::TrainerOptions ten_steps() {
 /// For TEST_CASE_FIXTURE: options to change, and a folder for checkpoints.
 struct TenSteps {
   const TemporaryFolder folder = {};
-  zero::TrainerOptions options = ten_steps();
+  TrainerOptions options = ten_steps();
 };
 
 /// The same with an engine of one rank.

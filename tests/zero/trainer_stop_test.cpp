@@ -15,12 +15,6 @@
 
 using namespace zg;
 using namespace zg::testing;
-using zero::MicroBatch;
-using zero::Trainer;
-using zero::TrainerHooks;
-using zero::TrainerOptions;
-using zero::TrainerTask;
-using zero::TrainingEnd;
 
 TEST_CASE("a stop reason on one rank stops all ranks after the same step, and that step is saved") {
   for (const int reason : {1, 4}) {

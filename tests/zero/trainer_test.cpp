@@ -15,12 +15,6 @@
 
 using namespace zg;
 using namespace zg::testing;
-using zero::MicroBatch;
-using zero::Trainer;
-using zero::TrainerHooks;
-using zero::TrainerOptions;
-using zero::TrainerTask;
-using zero::TrainingEnd;
 
 TEST_CASE("a trainer gives the same bits as a training loop written by hand") {
   TrainerOptions options = ten_steps();

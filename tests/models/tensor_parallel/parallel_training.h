@@ -4,12 +4,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/autograd/fake_source.h"
+#include "tests/autograd/on_ranks.h"
 #include "zerograd/runtime/comm/mesh.h"
 
 // Training on tensor ranks with plain gradient descent, assembled into the whole model's numbers.
@@ -102,35 +102,6 @@ inline Training trained_on_ranks(const TrainingSetting& setting, const DescribeM
     }
   }
   return training;
-}
-
-/// Bytes of a device, and calls and bytes of a communicator's collectives.
-struct Account {
-  int64_t peak, live;
-  std::vector<std::pair<int64_t, int64_t>> wire = {};
-  bool operator==(const Account&) const = default;
-
-  Account(const Device& device, const Communicator& ranks)
-      : peak(device.memory().peak()), live(device.memory().live()) {
-    for (const WireCount& count : ranks.wire()) wire.emplace_back(count.calls, count.bytes);
-  }
-};
-
-/// `account(ranks, device)` is the same on a meta device as on a real one, on each of `count`
-/// ranks.
-template <class F>
-void check_account_on_meta(int count, const F& account) {
-  std::vector<std::optional<Account>> real(static_cast<size_t>(count));
-  run_local(count,
-            [&](Communicator& ranks, const Device& device) {
-              real[static_cast<size_t>(ranks.rank())] = account(ranks, device);
-            },
-            {.device = {.threads = 1}});
-  for (int rank = 0; rank < count; ++rank) {
-    CAPTURE(rank);
-    const auto ranks = counting_communicator(rank, count);
-    CHECK((account(*ranks, Device::meta(0, {.threads = 1})) == real[static_cast<size_t>(rank)]));
-  }
 }
 
 inline double norm_of(const ParameterValues& a, const ParameterValues& b) {
