@@ -39,6 +39,7 @@ struct TrainedStep {
   double loss = 0.0;          ///< mean over all micro-batches, or all targets, of all ranks
   double rate = 0.0;
   StepResult result;
+  double seconds = 0.0;  ///< of this rank, from the first micro-batch to the last update
 };
 
 /// Is told of the steps of an engine, on every rank. Audit is one.

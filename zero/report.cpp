@@ -138,11 +138,7 @@ Report::Report(Engine& engine, ReportOptions options)
         run.end, first_step_ - 1);
 }
 
-void Report::begin_step() { step_began_ = Clock::now(); }
-
 std::optional<std::string> Report::add(const TrainedStep& step, int64_t first_sample) {
-  const Clock::time_point now = Clock::now();
-  const double seconds = std::chrono::duration<double>(now - step_began_).count();
   const int64_t work = options_.tokens ? options_.tokens(first_sample, step.samples) : step.samples;
   page_.runs.front().add({.step = step.step,
                           .micro_steps = step.micro_batches,
@@ -152,10 +148,10 @@ std::optional<std::string> Report::add(const TrainedStep& step, int64_t first_sa
                           .rate = step.rate,
                           .loss_scale = step.result.loss_scale,
                           .skipped = step.result.skipped,
-                          .tokens_per_second = static_cast<double>(work) / seconds,
-                          .seconds = seconds,
+                          .tokens_per_second = static_cast<double>(work) / step.seconds,
+                          .seconds = step.seconds,
                           .resumed = step.step == first_step_ && first_step_ > 0});
-  if (now - written_at_ < std::chrono::minutes(1)) return std::nullopt;
+  if (Clock::now() - written_at_ < std::chrono::minutes(1)) return std::nullopt;
   return write();
 }
 

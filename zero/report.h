@@ -131,13 +131,12 @@ struct ReportOptions {
 
 /// Writes the page of a run while it trains, at most once a minute, and at its end. Trainer has
 /// one, by TrainerOptions::report. A program with a loop of its own makes one before its first
-/// step, calls begin_step() and add() for each, and write() at its end. Rank 0 writes.
+/// step, calls add() for each, and write() at its end. Rank 0 writes.
 class ZG_API Report {
  public:
   /// Throws FileError for a file of metrics that cannot be read.
   Report(Engine& engine, ReportOptions options);
 
-  void begin_step();
   /// After Engine::step(). `first_sample`: of the step. Returns a warning, once, if the file cannot
   /// be written: then the page is lost, not the run.
   std::optional<std::string> add(const TrainedStep& step, int64_t first_sample);
@@ -155,7 +154,7 @@ class ZG_API Report {
   const ReportOptions options_;
   const int64_t first_step_;  // of this process; above 0 after a resume
   RunPage page_;
-  Clock::time_point step_began_ = Clock::now(), written_at_ = step_began_;
+  Clock::time_point written_at_ = Clock::now();
   bool is_lost_ = false;
 };
 

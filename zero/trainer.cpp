@@ -1,5 +1,6 @@
 #include "zerograd/zero/trainer.h"
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -406,8 +407,8 @@ std::optional<TrainedStep> TrainerState::attempt() {
   const MicroBatch no_batch{.step = step};
   if (audit) audit->begin_step();
   if (options.report && !report) report.emplace(engine, *options.report);
-  if (report) report->begin_step();
   observe(TrainerMoment::step_begins, no_batch);
+  const auto begin = std::chrono::steady_clock::now();
   TrainedStep done{
       .step = step, .micro_batches = micro_batches(), .samples = samples(), .rate = next_rate()};
   const auto betas = schedule.betas(step - engine.skipped());
@@ -427,6 +428,7 @@ std::optional<TrainedStep> TrainerState::attempt() {
   std::vector<double> values;  // the device has finished the step
   for (const PendingItem& loss : losses) values.push_back(loss.value());
   done.loss = engine.mean_loss(values, done.micro_batches);
+  done.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   position.samples += done.samples;
   if (done.result.skipped) position.skipped_samples += done.samples;
   position.micro_batches += done.micro_batches * data_ranks();

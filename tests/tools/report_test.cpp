@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tests/tools/command.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::testing {
 namespace {
@@ -68,8 +69,14 @@ TEST_CASE("the page of four ranks with an offload, a skipped step and a restart 
   CHECK(contains(html, "<td>4, ZeRO stage 3</td>"));
   CHECK(contains(html, "<th>--offload-optimizer</th><td>host</td><td>flag</td>"));
   CHECK(contains(html, "<th>--seed</th><td>3407</td><td>checkpoint</td>"));
-  checked(zerograd(reported_run + "--steps 4 --inject rank=0,step=2,fault=inf --report " + page));
+  checked(zerograd(reported_run + "--steps 4 --inject rank=0,step=2,fault=inf --report " + page +
+                   " --metrics " + (folder / "skip.jsonl")));
   CHECK(contains(page_of(page), ">1 skipped<"));
+  const std::string throughput = between(page_of(page), "id=\"throughput\"", "data-width");
+  for (const auto& step : json_lines(folder / "skip.jsonl"))
+    if (step.contains("step"))
+      CHECK(contains(throughput, fmt::format("{},1,{:.5g},", step.at("step").get<int64_t>(),
+                                             step.at("tokens_per_s").get<double>())));
   if (skips_mpi("the timeline of processes")) return;
   checked(mpirun("-np 2 zerograd " + reported_run + "--steps 3 --zero-stage 1 --report " + page));
   check_lanes(page_of(page), 2);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -172,8 +171,7 @@ class Rank {
   std::optional<zero::MetricsFile> metrics_;
   std::optional<zero::MetricsBoard> tensorboard_;
   std::optional<DeepSpeedLog> deepspeed_log_;
-  std::string reported_;  // path of the last step_N whose failed save was printed
-  std::chrono::steady_clock::time_point step_began_;
+  std::string reported_;       // path of the last step_N whose failed save was printed
   int64_t log_interval_ = 0;   // steps between loss lines; 0: none
   int64_t diverged_at_ = -1;   // first step with a non-finite loss since the last finite one
   double peak_flops_ = 0.0;    // all ranks together; 0: unknown

@@ -29,14 +29,9 @@ void open(const char* flag, std::optional<File>& file, const Arguments&... argum
   raise<FileError>("{}: {}", flag, error.what());
 }
 
-using Clock = std::chrono::steady_clock;
 using models::Split;
 
 constexpr int file_error = 5;  // exit status for file errors
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // True every `interval` steps; false if `interval` is 0.
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
@@ -205,7 +200,6 @@ void Rank::begin_step() {
   ranks_.set_step(engine_->steps());
   inject_fault(Phase::begin);
   if (flip_) flip_->begin_step();
-  step_began_ = Clock::now();
 }
 
 void Rank::note_step(const zero::TrainedStep& step) {
@@ -223,8 +217,7 @@ void Rank::report(const zero::TrainedStep& step) {
   if (step.result.skipped)
     console_->log("step {} skipped: the gradient of {} is not finite", step.step,
                   step.result.bad_tensor);
-  const double seconds = seconds_since(step_began_);
-  seconds_ += seconds;
+  seconds_ += step.seconds;
   const int64_t step_peak = rows_.step_peak();
   peak_bytes_ = std::max(peak_bytes_, step_peak);
   interrupt_->save_from_now();  // before the step is reported as done
@@ -238,8 +231,8 @@ void Rank::report(const zero::TrainedStep& step) {
       .rate = step.rate,
       .loss_scale = step.result.loss_scale,
       .skipped = step.result.skipped,
-      .tokens_per_second = static_cast<double>(model_->tokens(step_)) / seconds,
-      .seconds = seconds,
+      .tokens_per_second = static_cast<double>(model_->tokens(step_)) / step.seconds,
+      .seconds = step.seconds,
       .peak_bytes = step_peak,
       .host_peak_bytes = rows_.host_step_peak(),
       .reduction_groups = options_.axes.reduction_groups,
