@@ -26,8 +26,8 @@
 // Dtypes: f64, f32, bf16 and f16 (HPU: f32 and bf16; CUDA: not f64). Ops that move or choose
 // elements, where and masked_fill take any dtype. i32 and i64 also have add, sub, mul, div,
 // remainder, neg, abs, sign, square, relu, maximum, minimum, clamp, comparisons, sum, prod, max,
-// min, argmax, argmin, sort, topk, cumsum, cumprod, cummax, cummin, scan, index_add and
-// scatter_add; the result has their dtype and wraps around. bool has logic, comparisons, argsort,
+// min, argmax, argmin, sort, topk, outer, cumsum, cumprod, cummax, cummin, scan, index_add and
+// scatter_add; numbers keep their dtype and wrap around. bool has logic, comparisons, argsort,
 // and sum and cumsum, which count in i64.
 namespace zg {
 

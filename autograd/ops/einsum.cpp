@@ -201,9 +201,10 @@ Var tensordot(const Var& a, const Var& b, const Axes& axes_of_a, const Axes& axe
 
 Var outer(const Var& a, const Var& b) {
   for (const auto& [name, x] : {std::pair{"a", &a}, {"b", &b}})
-    if (const Shape shape = floating_operand("outer", name, *x).shape(); shape.rank() != 1)
+    if (const Shape shape = number_operand("outer", name, *x).shape(); shape.rank() != 1)
       refuse_shape("outer", name, shape, "rank 1");
-  return named("outer", [&] { return einsum("i,j->ij", std::vector{a, b}); });
+  const Var column = unsqueeze(a, 1), row = unsqueeze(b, 0);
+  return named("outer", [&] { return mul(column, row); });
 }
 
 }  // namespace zg

@@ -169,7 +169,15 @@ void add_elements(const ScatterAdd& args, arithmetic_t<T>* sums, int threads) {
         }
       else if (of_x.along == 1)
         for (int64_t k = 0; k < count; ++k)
-          for (int64_t j = 0; j < extent; ++j) add(j, k);
+          for (int64_t j = 0; j < extent;) {  // a sum stays in a register while its place repeats
+            const int64_t row = row_of(j, k);
+            arithmetic_t<T>& to = sums[offsets[2] + k * y_stride + row * of_y.along];
+            arithmetic_t<T> sum = to;
+            const T* from = x + offsets[1] + k * x_stride;
+            do sum += static_cast<arithmetic_t<T>>(from[j]);
+            while (++j < extent && row_of(j, k) == row);
+            to = sum;
+          }
       else
         for (int64_t begin = 0; begin < count; begin += max_run)
           for (int64_t j = 0; j < extent; ++j)

@@ -240,6 +240,7 @@ TEST_CASE("ops of integers and bools have PyTorch's values, and their shapes in 
       {"pad", [](auto& x) { return pad(x, 1, 1, 0, 7); }, {7, 5, -5, 6, 7, -6, 0, -1}},
       {"diag", [](auto& x) { return diag(x, 1); }, {-5, -1}},
       {"masked_fill", [](auto& x) { return masked_fill(x, x > 0, 9); }, {9, -5, 9, -6, 0, -1}},
+      {"outer", [](auto& x) { return outer(max(x, 1), max(x, 1)); }, {36, 0, 0, 0}},
       {"index_add", [&](auto& x) { return of_rows(x, x); }, {5, -5, 6, -7, -5, 4}},
       {"sum of bools", [](auto& x) { return sum(x > 0, 1); }, {2, 0}},
       {"cumsum of bools", [](auto& x) { return cumsum(x < 0, 1); }, {0, 1, 1, 1, 1, 2}},
