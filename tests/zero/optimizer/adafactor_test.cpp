@@ -2,15 +2,13 @@
 // work, plans, saved second moments.
 #include "zerograd/zero/optimizer/adafactor.h"
 
-#include <algorithm>
-#include <cmath>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/matrix_toy.h"
+#include "tests/zero/optimizer/torch_steps.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
@@ -27,24 +25,10 @@ namespace {
 
 const UpdateOptions adafactor = {.rule = OptimizerRule::adafactor};
 
-/// The largest difference, as a share of the largest expected value if that is not 0.
-double difference(const std::vector<float>& ours, const std::vector<double>& expected) {
-  REQUIRE(ours.size() == expected.size());
-  double worst = 0.0, largest = 0.0;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    worst = std::max(worst, std::abs(ours[i] - expected[i]));
-    largest = std::max(largest, std::abs(expected[i]));
-  }
-  return largest > 0.0 ? worst / largest : worst;
-}
-
 }  // namespace
 
 TEST_CASE("adafactor steps agree with torch.optim.Adafactor within its rounding") {
-  std::ifstream file(ZG_FIXTURES "adafactor.json");
-  const nlohmann::json fixture = nlohmann::json::parse(file);
-  const std::vector<std::vector<int64_t>> shapes = fixture["shapes"];
-  const std::vector<std::vector<float>> starts = fixture["starts"];
+  const nlohmann::json fixture = torch_fixture("adafactor.json");
   struct Variant {
     const char* name;
     float rate, decay;
@@ -60,25 +44,11 @@ TEST_CASE("adafactor steps agree with torch.optim.Adafactor within its rounding"
        {.beta2_decay = -0.5f, .epsilon1 = 0.01f, .epsilon2 = 0.1f, .clip = 1.5f}}};
   for (const Variant& variant : variants) {
     CAPTURE(std::string(variant.name));
-    ParameterStore store;
-    const Unit& unit = store.unit("unit");
-    std::vector<const Parameter*> parameters;
-    for (size_t i = 0; i < shapes.size(); ++i)
-      parameters.push_back(&store.add(unit, "parameter." + std::to_string(i),
-                                      Shape(std::span<const int64_t>(shapes[i])), Init::zeros(),
-                                      {.decay = true}));
     UpdateOptions update = adafactor;
     update.adafactor = variant.options;
     update.weight_decay = variant.decay;
-    Engine engine(store, Device::cpu(), {.update = update, .clip_norm = 0.0f});
-    for (size_t i = 0; i < parameters.size(); ++i)
-      engine.write(*parameters[i], State::master, starts[i]);
-    for (const std::vector<std::vector<float>> of_step : fixture["gradients"]) {
-      Gradients gradients;
-      for (size_t i = 0; i < parameters.size(); ++i) gradients[parameters[i]] = of_step[i];
-      run_micro_batch(engine, gradients);
-      engine.step(variant.rate);
-    }
+    TorchSteps steps(fixture, {.decay = true}, update, variant.rate);
+    const auto& [store, parameters, engine] = steps;
     const nlohmann::json& results = fixture["results"][variant.name];
     for (size_t i = 0; i < parameters.size(); ++i) {
       CAPTURE(i);

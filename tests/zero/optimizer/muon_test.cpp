@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/matrix_toy.h"
+#include "tests/zero/optimizer/torch_steps.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
@@ -99,10 +99,7 @@ TEST_CASE("Newton-Schulz has the same bits for any number of threads") {
 }
 
 TEST_CASE("muon steps agree with torch.optim.Muon within its rounding") {
-  std::ifstream file(ZG_FIXTURES "muon.json");
-  const nlohmann::json fixture = nlohmann::json::parse(file);
-  const std::vector<std::vector<int64_t>> shapes = fixture["shapes"];
-  const std::vector<std::vector<float>> starts = fixture["starts"];
+  const nlohmann::json fixture = torch_fixture("muon.json");
   const std::pair<const char*, zero::MuonOptions> variants[] = {
       {"original", {.rate = MuonRate::original}},
       {"match_rms_adamw", {}},
@@ -110,41 +107,20 @@ TEST_CASE("muon steps agree with torch.optim.Muon within its rounding") {
   for (const auto& variant : variants) {
     const std::string name = variant.first;
     CAPTURE(name);
-    ParameterStore store;
-    const Unit& unit = store.unit("unit");
-    std::vector<const Parameter*> matrices;
-    for (size_t i = 0; i < shapes.size(); ++i)
-      matrices.push_back(&store.add(unit, "matrix." + std::to_string(i),
-                                    {shapes[i][0], shapes[i][1]}, Init::zeros(),
-                                    MatrixToy::matrix(true)));
     UpdateOptions update = muon;
     update.muon = variant.second;
     update.weight_decay = fixture["weight_decay"];
-    Engine engine(store, Device::cpu(), {.update = update, .clip_norm = 0.0f});
-    for (size_t i = 0; i < matrices.size(); ++i)
-      engine.write(*matrices[i], State::master, starts[i]);
-    for (const std::vector<std::vector<float>> of_step : fixture["gradients"]) {
-      Gradients gradients;
-      for (size_t i = 0; i < matrices.size(); ++i) gradients[matrices[i]] = of_step[i];
-      run_micro_batch(engine, gradients);
-      engine.step(fixture["rate"]);
-    }
+    TorchSteps steps(fixture, MatrixToy::matrix(true), update, fixture["rate"]);
+    const auto& [store, matrices, engine] = steps;
     for (size_t i = 0; i < matrices.size(); ++i) {
       CAPTURE(i);
       const std::vector<float> ours = engine.read(*matrices[i], State::master);
       const std::vector<float> moment = engine.read(*matrices[i], State::moment1);
-      const std::vector<double> buffer = fixture["results"][name + ", moments"][i];
-      const std::vector<double> in_f32 = fixture["results"][name][i];
-      const std::vector<double> in_bf16 = fixture["bfloat16"][name][i];
-      double worst = 0.0, worst_bf16 = 0.0;
-      for (size_t k = 0; k < ours.size(); ++k) {
-        worst = std::max(worst, std::abs(ours[k] - in_f32[k]));
-        worst = std::max(worst, std::abs(moment[k] - buffer[k]));
-        worst_bf16 = std::max(worst_bf16, std::abs(ours[k] - in_bf16[k]));
-      }
-      CHECK(worst <= 1e-5);  // the five optimizer steps change an element by 0.1 and more
+      // The five optimizer steps change an element by 0.1 and more.
+      CHECK(difference(ours, fixture["results"][name][i]) <= 1e-5);
+      CHECK(difference(moment, fixture["results"][name + ", moments"][i]) <= 1e-5);
       // Unmodified PyTorch iterates in bf16. The other results come from PyTorch changed to f32.
-      CHECK(worst_bf16 <= 4e-3);
+      CHECK(difference(ours, fixture["bfloat16"][name][i]) <= 4e-3);
     }
   }
 }
