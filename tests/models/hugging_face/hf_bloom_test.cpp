@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/models/hugging_face/transformers_results.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/family.h"
@@ -39,26 +40,18 @@ double euclidean_distance(const std::vector<double>& a, const std::vector<float>
 }  // namespace
 
 TEST_CASE("logits of a Hugging Face BLOOM match transformers") {
-  const SafetensorsReader answers(hf_bloom_fixture + "/answers.safetensors");
-  const std::vector<float> expected = answers.read_floats("logits");
-  std::vector<int64_t> ids(24);
-  const File file = File::open(hf_bloom_fixture + "/answers.safetensors");
-  file.read_at(answers.entries().at("ids").begin, std::as_writable_bytes(std::span(ids)));
+  const Transformers theirs("hf_bloom", "answers.safetensors");
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     GPTCase model(hf_bloom_config(), device);
     CHECK(model.gpt.config().heads == 12);  // not a power of two, so ALiBi uses its other formula
     load(model);
     Tape tape = model.tape(TapeMode::inference);
-    const std::vector<double> logits =
-        model.gpt.logits(tape, Tensor::from(ids, {2, 12}, device)).value().to_doubles();
-    REQUIRE(logits.size() == expected.size());
-    double worst = 0.0;
-    for (size_t i = 0; i < logits.size(); ++i)
-      worst = std::max(worst, std::fabs(logits[i] - double{expected[i]}));
-    // The reference is f64 except for its softmax. About 100 roundings of u = 2^-24 affect logits
-    // of up to 6.8, and LayerNorm divides by deviations near 0.5: 64 u of the largest.
-    CHECK(worst < 64 * 0x1p-24 * 6.8);
+    const Var logits = model.gpt.logits(tape, Tensor::from(theirs.ids, {2, 12}, device));
+    // The reference is f64 except for its softmax. About 100 roundings of u = 2^-24 affect logits,
+    // and LayerNorm divides by deviations near 0.5: 64 u of the largest.
+    CHECK(relative_error(logits.value().to_doubles(), theirs.expected.read_floats("logits")) <
+          64 * 0x1p-24);
   }
 }
 

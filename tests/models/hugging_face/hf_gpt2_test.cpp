@@ -1,9 +1,9 @@
 #include "zerograd/models/hugging_face/hugging_face.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/models/hugging_face/transformers_results.h"
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
@@ -26,11 +26,7 @@ json hf_gpt2_json() { return json::parse(read_text(hf_gpt2_fixture + "/config.js
 }  // namespace
 
 TEST_CASE("logits of a Hugging Face GPT-2 match PyTorch") {
-  const SafetensorsReader expected(hf_gpt2_fixture + "/logits.safetensors");
-  const std::vector<float> logits = expected.read_floats("logits");
-  std::vector<int64_t> ids(24);
-  const File file = File::open(hf_gpt2_fixture + "/logits.safetensors");
-  file.read_at(expected.entries().at("ids").begin, std::as_writable_bytes(std::span(ids)));
+  const Transformers theirs("hf_gpt2", "logits.safetensors");
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     GPTConfig config = hf_gpt2_config();
@@ -39,15 +35,11 @@ TEST_CASE("logits of a Hugging Face GPT-2 match PyTorch") {
     CHECK(hf_tensors(config).size() == model.store.parameters().size());
     load_weights(HuggingFaceFolder(hf_gpt2_fixture).weights(config), model);
     Tape tape = model.tape(TapeMode::inference);
-    const Tensor tokens = Tensor::from(ids, {2, 12}, device);
-    const std::vector<double> ours = model.gpt.logits(tape, tokens).value().to_doubles();
-    REQUIRE(ours.size() == logits.size());
-    double worst = 0.0;
-    for (size_t i = 0; i < ours.size(); ++i)
-      worst = std::max(worst, std::fabs(ours[i] - double{logits[i]}));
-    // The other side is f64. About 100 roundings of u = 2^-24 lie on our way to logits up to 2.5,
-    // and LayerNorm divides by deviations near 0.5: 64 u of the largest.
-    CHECK(worst < 64 * 0x1p-24 * 2.6);
+    const Var logits = model.gpt.logits(tape, Tensor::from(theirs.ids, {2, 12}, device));
+    // The other side is f64. About 100 roundings of u = 2^-24 lie on our way to logits, and
+    // LayerNorm divides by deviations near 0.5: 64 u of the largest.
+    CHECK(relative_error(logits.value().to_doubles(), theirs.expected.read_floats("logits")) <
+          64 * 0x1p-24);
   }
 }
 

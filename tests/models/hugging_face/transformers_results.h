@@ -20,10 +20,10 @@ struct Transformers {
   std::vector<int32_t> ids;  ///< [2, 12]
   static constexpr int64_t B = 2, T = 12;
 
-  explicit Transformers(const std::string& name)
-      : path(std::string(ZG_FIXTURES) + name), expected(path + "/expected.safetensors") {
+  explicit Transformers(const std::string& name, const std::string& file = "expected.safetensors")
+      : path(std::string(ZG_FIXTURES) + name), expected(path + "/" + file) {
     std::vector<int64_t> wide(B * T);
-    File::open(path + "/expected.safetensors")
+    File::open(path + "/" + file)
         .read_at(expected.entries().at("ids").begin, std::as_writable_bytes(std::span(wide)));
     ids.assign(wide.begin(), wide.end());
   }
