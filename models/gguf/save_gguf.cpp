@@ -1,7 +1,6 @@
 #include "zerograd/models/gguf/gguf.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <span>

@@ -1,7 +1,6 @@
 #include "zerograd/models/seq2seq/seq2seq.h"
 
 #include <cmath>
-#include <optional>
 #include <string>
 
 #include "zerograd/models/nn_parameters.h"

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <tuple>
-#include <utility>
 
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/models/seq2seq/seq2seq_case.h"

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <map>
 #include <memory>
 #include <utility>
 
