@@ -183,6 +183,9 @@ struct ComparedRow {
 /// The rows that two records have in common; each pair of records is a round. Throws FileError for
 /// a file that is not a record, and ConfigError if the records have no row in common.
 ZG_API std::vector<ComparedRow> compare(const std::vector<RecordPair>& records, double least);
+/// Lines about rows that only one of the records has, and about records of different machines.
+/// Empty: there are none.
+ZG_API std::string not_compared(const RecordPair& records);
 /// The Markdown table that `zerograd bench compare` prints.
 ZG_API std::string table_of_changes(const std::vector<ComparedRow>& rows);
 

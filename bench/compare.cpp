@@ -112,6 +112,26 @@ std::vector<ComparedRow> compare(const std::vector<RecordPair>& records, double 
   return compared;
 }
 
+std::string not_compared(const RecordPair& records) {
+  std::string lines;
+  const auto only_in = [&](const std::string& path, const std::string& other) {
+    const auto others = rows_of(other);
+    for (const auto& [name, samples] : rows_of(path))
+      if (std::ranges::find(others, name, [](const auto& row) { return row.first; }) ==
+          others.end())
+        lines += "only in " + path + ": " + name + "\n";
+  };
+  only_in(records.before, records.after);
+  only_in(records.after, records.before);
+  const auto machine_of = [](const std::string& path) {
+    nlohmann::json record = parse_json_object(read_text(path), path);
+    return record["machine"].dump() + " " + record["measured"]["processor"].dump();
+  };
+  const std::string before = machine_of(records.before), after = machine_of(records.after);
+  if (before != after) lines += "the machines differ: " + before + " and " + after + "\n";
+  return lines;
+}
+
 std::string table_of_changes(const std::vector<ComparedRow>& rows) {
   std::string text =
       "| case | shape | dtype | threads | before ms | after ms | after / before | 99.9 % interval "

@@ -95,6 +95,15 @@ TEST_CASE("records are compared by the rows that they have in common, each pair 
   CHECK(rows[0].change.ratio == 0.75);
   CHECK(table_of_changes(rows).ends_with(
       "\n| copy | 9 | bf16 | 2 | 8.000 | 6.000 | 0.750 | 0.500 - 0.750 | faster |\n"));
+  CHECK(not_compared({before, before}).empty());
+  CHECK(not_compared({after, before}) == "only in " + before + ": product | 8x8 | f32 | 2\n");
+  CHECK(not_compared({before, after}) == "only in " + before + ": product | 8x8 | f32 | 2\n");
+  std::ofstream(folder / "arm")
+      << R"({"machine": {"isa": "neon"}, "rows": [{"case": "copy", "shape": "9", "dtype": "bf16",)"
+         R"("threads": 2, "samples_s": [1.0]}]})";
+  CHECK(not_compared({after, folder / "arm"})
+            .ends_with(R"( and {"isa":"neon"} null)"
+                       "\n"));
   const std::string alone = write("alone", {{product, 0.001}});
   CHECK_ERROR(ConfigError, "have no row in common", compare({{alone, after}}, 0.02));
   std::ofstream(folder / "text") << "{}";

@@ -149,6 +149,10 @@ int bench_compare(const std::vector<std::string>& words) {
   const std::vector<bench::ComparedRow> rows =
       bench::compare(pairs, arguments.least.value_or(arguments.runs ? 0.01 : 0.05));
   std::fputs(bench::table_of_changes(rows).c_str(), stdout);
+  if (!arguments.runs) {
+    const std::string lines = bench::not_compared({arguments.before, arguments.after});
+    if (!lines.empty()) std::fputs(("\n" + lines).c_str(), stdout);
+  }
   if (arguments.runs && others.share() > bench::share_of_busy_machine)
     print_line(
         stdout,
