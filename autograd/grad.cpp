@@ -236,6 +236,8 @@ std::vector<Var> seeds_of(std::span<const Var> outputs, const std::vector<Var>& 
     } else if (seeds[i].shape() != shape || seeds[i].dtype() != outputs[i].dtype()) {
       raise<ShapeError>("grad: cotangent {} is {} {}; expected {} {} like the output", i,
                         seeds[i].dtype(), seeds[i].shape(), outputs[i].dtype(), shape);
+    } else if (!seeds[i].needs_gradient()) {
+      seeds[i] = detach(seeds[i]);  // a vector that another backward returned serves as numbers
     }
   }
   return seeds;

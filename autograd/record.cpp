@@ -435,7 +435,9 @@ Var Tape::variable(Tensor value) const {
   if (!state_->recording()) return constant(std::move(value));
   const int slot = state_->make_slot(value);
   state_->slots[static_cast<size_t>(slot)].keep = true;
-  return state_->make_var(std::move(value), slot);
+  Var leaf = state_->make_var(std::move(value), slot);
+  leaf.is_derivative_ = false;
+  return leaf;
 }
 
 Stream& Tape::stream() const { return state_->device.compute(); }

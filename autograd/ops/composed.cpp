@@ -187,11 +187,15 @@ Var repeat(const Var& x, std::initializer_list<int64_t> counts) {
         "repeat: x has shape {}; expected counts of 0 or more, and at most {} elements", shape,
         largest_product);
   Var repeated = x;
-  int axis = 0;
-  for (const int64_t count : counts) {
-    if (count == 0) repeated = slice(repeated, axis, 0, 0);
-    if (count > 1) repeated = concat(std::vector<Var>(static_cast<size_t>(count), repeated), axis);
-    ++axis;
+  Shape whole = shape;
+  int64_t before = 1;  // elements of the axes before
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    const int64_t count = sizes[static_cast<size_t>(axis)];
+    const int64_t rest = before > 0 ? repeated.shape().numel() / before : 0;
+    const Var block = reshape(repeated, {before, 1, rest});
+    whole = whole.with(axis, count * shape[axis]);
+    repeated = reshape(broadcast_to(block, {before, count, rest}), whole);
+    before *= whole[axis];
   }
   return repeated;
 }

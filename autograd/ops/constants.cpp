@@ -66,6 +66,9 @@ void draw_once(std::span<const double> weights, std::span<const uint64_t> bits, 
 
 Tensor linspace(double begin, double end, int64_t count, DType dtype, const Device& device) {
   if (count < 0) raise<ConfigError>("linspace: count is {}; expected 0 or more", count);
+  if (!holds(dtype, std::trunc(begin)) || !holds(dtype, std::trunc(end)))
+    raise<DTypeError>("linspace: {} does not hold the numbers {} to {}; try DType::f32", dtype,
+                      begin, end);
   std::vector<double> values(static_cast<size_t>(count), begin);
   const double step = count > 1 ? (end - begin) / static_cast<double>(count - 1) : 0.0;
   for (int64_t i = 1; i < count; ++i)

@@ -320,11 +320,12 @@ struct AxisOptions {
 void set_axis(const char* op, Conv& n, int i, const AxisOptions& a) {
   Shape& result = n.transposed ? n.x : n.y;
   const int64_t given = (n.transposed ? n.y : n.x)[2 + i], more = a.output_padding;
-  if (a.stride < 1 || a.dilation < 1 || a.before < 0 || a.after < 0 || more < 0 ||
+  if (std::min(a.stride, a.dilation) < 1 || std::min({a.before, a.after, more}) < 0 ||
+      std::max({a.stride, a.dilation, a.before, a.after}) > INT32_MAX ||
       (more > 0 && more >= std::max(a.stride, a.dilation)))
     raise<ConfigError>(
         "{}: stride {}, dilation {}, padding {}, output_padding {}; expected a stride and dilation "
-        "of 1 or more, padding of 0 or more, output_padding below one of the first two",
+        "above 0, padding of 0 or more, all below 2^31, output_padding below one of the first two",
         op, a.stride, a.dilation, std::min(a.before, a.after), more);
   const int64_t reach = a.dilation * (a.size - 1) + 1, padded = given + a.before + a.after;
   const int64_t extent = n.transposed     ? (given - 1) * a.stride - 2 * a.before + reach + more

@@ -91,17 +91,15 @@ Labelled product(Labelled a, Labelled b, const std::string& kept,
 /// "ij" of rank 2, "...i" of rank 3 as "10i": an ellipsis has the digits of its axes, from the
 /// last.
 std::string labels_of(const std::string& equation, std::string term, int ellipsis) {
-  if (const size_t dots = term.find("..."); dots != std::string::npos) {
-    std::string digits;
-    for (int i = ellipsis; i-- > 0;) digits += static_cast<char>('0' + i);
-    term.replace(dots, 3, digits);
-  }
+  const size_t dots = term.find("...");
+  if (dots != std::string::npos) term.erase(dots, 3);
   for (const char label : term)
-    if (!(label >= 'a' && label <= 'z') && !(label >= 'A' && label <= 'Z') &&
-        !(label >= '0' && label <= '5'))
+    if (!(label >= 'a' && label <= 'z') && !(label >= 'A' && label <= 'Z'))
       raise<ConfigError>(
           "einsum: '{}' has '{}'; expected letters, ',', '...' and '->', as in \"bij,bjk->bik\"",
           equation, label);
+  for (int i = 0; dots != std::string::npos && i < ellipsis; ++i)
+    term.insert(dots, 1, static_cast<char>('0' + i));
   return term;
 }
 
@@ -189,9 +187,16 @@ Var tensordot(const Var& a, const Var& b, const Axes& axes_of_a, const Axes& axe
                        axes_of_b.size());
   std::string left = std::string("abcdef").substr(0, static_cast<size_t>(of_a.rank())),
               right = std::string("ghijkl").substr(0, static_cast<size_t>(of_b.rank())), result;
-  for (auto i = axes_of_a.begin(), j = axes_of_b.begin(); i != axes_of_a.end(); ++i, ++j)
-    right[static_cast<size_t>(axis_of("tensordot", of_b, *j))] =
-        left[static_cast<size_t>(axis_of("tensordot", of_a, *i))];
+  std::string summed;
+  for (auto i = axes_of_a.begin(), j = axes_of_b.begin(); i != axes_of_a.end(); ++i, ++j) {
+    const char label = left[static_cast<size_t>(axis_of("tensordot", of_a, *i))];
+    char& other = right[static_cast<size_t>(axis_of("tensordot", of_b, *j))];
+    if (has(summed, label) || has(summed, other))
+      raise<ShapeError>(
+          "tensordot: axis {} of a or {} of b is given twice; expected each axis once", *i, *j);
+    other = label;
+    summed += label;
+  }
   for (const char label : left + right)
     if (!has(left, label) || !has(right, label)) result += label;
   return named("tensordot", [&] {

@@ -128,8 +128,7 @@ Var softmax_of(const char* op, const Var& x, int axis, bool log) {
 Var product_along(Var y, int axis) {
   const Tensor values = y.value();
   int64_t extent = values.extent(axis);
-  if (extent == 0)
-    return Tensor::full(values.shape().with(axis, 1), 1.0, values.dtype(), values.device());
+  if (extent == 0) return add(sum(y, {axis}, /*keep_axes=*/true), 1.0);
   for (; extent > 1; extent = extent / 2 + extent % 2) {
     const int64_t half = extent / 2;
     const Var first = slice(y, axis, 0, half), second = slice(y, axis, half, 2 * half);

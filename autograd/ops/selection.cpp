@@ -237,6 +237,8 @@ Var take(const Var& x, const Tensor& index) {
 Var diag(const Var& x, int64_t diagonal) {
   const Tensor values = operand("diag", "x", x);
   const Shape& shape = values.shape();
+  if (diagonal > INT32_MAX || diagonal < -INT32_MAX)
+    raise<ShapeError>("diag: diagonal {}; expected one between -2^31 and 2^31", diagonal);
   const int64_t right = std::max<int64_t>(diagonal, 0), down = std::max<int64_t>(-diagonal, 0);
   if (shape.rank() ==
       1) {  // column j of row j - diagonal is the element j of x, moved to the right

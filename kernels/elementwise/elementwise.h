@@ -41,7 +41,7 @@ constexpr size_t unary_op_count = static_cast<size_t>(UnaryOp::cosh) + 1;
 /// Whether the derivative is computed from the forward result; otherwise it is computed from x.
 constexpr bool reads_result(UnaryOp op) {
   return op == UnaryOp::exp || op == UnaryOp::sqrt || op == UnaryOp::tanh ||
-         op == UnaryOp::sigmoid || op == UnaryOp::expm1 || op == UnaryOp::tan;
+         op == UnaryOp::sigmoid || op == UnaryOp::tan;
 }
 
 /// y = op(x) element by element.

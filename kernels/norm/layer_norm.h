@@ -48,8 +48,10 @@ inline LayerNormForward as_layer_norm(const RmsNormForward& a) {
   return {.x = a.x,
           .residual = a.residual,
           .gamma = a.gamma,
+          .beta = {},
           .y = a.y,
           .sum = a.sum,
+          .mean = {},
           .rstd = a.rstd,
           .epsilon = a.epsilon};
 }
@@ -57,10 +59,12 @@ inline LayerNormBackward as_layer_norm(const RmsNormBackward& a) {
   return {.dy = a.dy,
           .x = a.x,
           .gamma = a.gamma,
+          .mean = {},
           .rstd = a.rstd,
           .dsum = a.dsum,
           .dx = a.dx,
           .dgamma = a.dgamma,
+          .dbeta = {},
           .rounds_twice = a.rounds_twice};
 }
 

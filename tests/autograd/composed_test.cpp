@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "tests/autograd/op_check.h"
+#include "zerograd/autograd/grad.h"
 
 // Ops that are made of other ops: shapes, special values and errors. composed_reference_test.cpp
 // has values and gradients.
@@ -75,6 +76,7 @@ TEST_CASE("transpose, squeeze, unsqueeze, stack and repeat move and copy element
   CHECK(values_of(repeat(x, {1, 2})) == Doubles{0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5});
   CHECK(values_of(repeat(x, {2, 1})) == Doubles{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
   CHECK(repeat(x, {0, 2}).shape() == Shape{0, 6});
+  CHECK(repeat(var_of({7}, {1}), {1 << 20}).shape() == Shape{1 << 20});  // no work for each copy
 }
 
 TEST_CASE("logic, any, all and where with numbers give the expected values") {
@@ -115,7 +117,10 @@ TEST_CASE("argmin, cumsum of integers, linspace, eye and meshgrid give the expec
   const std::vector<Var> grids = meshgrid(line);
   CHECK(values_of(grids[0]) == Doubles{1, 1, 1, 2, 2, 2});
   CHECK(values_of(grids[1]) == Doubles{3, 4, 5, 3, 4, 5});
-  CHECK(values_of(prod(doubles({2, 0}, 1), 1)) == Doubles{1, 1});
+  Tape tape(shared_device());
+  const Var none = tape.variable(doubles({2, 0}, 1));
+  CHECK(values_of(prod(none, 1)) == Doubles{1, 1});
+  CHECK(grad(sum(prod(none, 1)), none).shape() == Shape{2, 0});
   CHECK(values_of(zg::std(var_of({2, 2}, {2}))) == Doubles{0});
 }
 
@@ -129,6 +134,7 @@ TEST_CASE(
   CHECK_ERROR(ConfigError, "has 2 operands; expected 1", einsum("ij,jk", {x}));
   CHECK_ERROR(ConfigError, "the result of 'ij->k' has 'k'", einsum("ij->k", {x}));
   CHECK_ERROR(ConfigError, "'i+' has '+'", einsum("i+", {x}));
+  CHECK_ERROR(ConfigError, "'i1->i' has '1'", einsum("i1->i", {x}));
   CHECK_ERROR(ConfigError, "tensordot: 1 axes of a and 2 of b", tensordot(x, x, 0, {0, 1}));
   CHECK_ERROR(ShapeError, "diag: x has shape [2, 3]; expected a matrix", diag(x, 4));
   CHECK_ERROR(ShapeError, "index_select: index has shape [1, 1]",

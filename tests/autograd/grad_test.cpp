@@ -184,6 +184,22 @@ TEST_CASE("vjp, jvp and hvp are products with Jacobian and Hessian matrices") {
   CHECK(hvp(sum(z), {&z, 1}, {&vector, 1})[0].value().to_doubles() == std::vector<double>(3));
 }
 
+TEST_CASE("a gradient of another tape serves as a variable and as a vector") {
+  Tensor vector;
+  {
+    Tape first(shared_device());
+    const Var w = first.variable(doubles({3}, 1));
+    vector = grad(sum(square(w)), w).value();
+  }
+  Tape tape(shared_device());
+  const Var x = tape.variable(doubles({3}, 2)), v = tape.variable(vector);
+  const FunctionOfVars f = [](std::span<const Var> in) { return square(in[0]); };
+  const std::vector<double> expected = values_of(2.0 * detach(x) * detach(v));
+  CHECK(excess(jvp(f, {&x, 1}, {&vector, 1}).product.value(), expected, 1e-15) < 1);
+  CHECK(excess(vjp(f, {&x, 1}, vector).products[0].value(), expected, 1e-15) < 1);
+  CHECK(excess(grad(sum(square(v)), v).value(), values_of(2.0 * detach(v)), 1e-15) < 1);
+}
+
 TEST_CASE(
     "a fused op without a second derivative throws alone or beside others, if it is reached") {
   Tape tape(shared_device());

@@ -1,3 +1,5 @@
+#include <cmath>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -158,7 +160,11 @@ TEST_CASE("an error names the op that was called, not one that it is made of") {
       {"one_hot", [&] { one_hot(absent, 3); }},
       {"arange", [&] { arange(0, 300, DType::u8, device); }},
       {"linspace", [&] { linspace(0, 1, -1, DType::f32, device); }},
+      {"linspace", [&] { linspace(-3, 300, 3, DType::u8, device); }},
+      {"linspace", [&] { linspace(0, NAN, 3, DType::i32, device); }},
       {"eye", [&] { eye(-1, 2, DType::f32, device); }},
+      {"diag", [&] { diag(row, INT64_MAX); }},
+      {"diag", [&] { diag(x, INT64_MIN); }},
       {"full_like", [&] { full_like(absent, 1); }},
       {"multinomial", [&] { multinomial(whole.value(), 1, true, 1, "draw"); }},
       {"matmul", [&] { matmul(x, x); }},
@@ -188,6 +194,10 @@ TEST_CASE("an error names the op that was called, not one that it is made of") {
        [&] {
          tensordot(x, x, {1, 1}, {1, 0});
        }},
+      {"tensordot",
+       [&] {
+         tensordot(x, zeros({2, 2}, DType::f32), {0, 0}, {0, 1});
+       }},
       {"outer", [&] { outer(x, row); }},
       {"outer", [&] { outer(row, none); }},
       {"outer", [&] { outer(row, zeros({3}, DType::bf16)); }},
@@ -204,12 +214,21 @@ TEST_CASE("an error names the op that was called, not one that it is made of") {
       {"kl_divergence", [&] { kl_divergence(x, far); }},
       {"mse", [&] { mse(x, narrow); }},
       {"conv1d", [&] { conv1d(x, row); }},
+      {"conv1d",
+       [&] {
+         const Var line = zeros({1, 1, 4}, DType::f32);
+         conv1d(line, line, {}, {.padding = INT64_MAX});
+       }},
       {"conv2d", [&] { conv2d(image, x); }},
       {"conv_transpose1d", [&] { conv_transpose1d(x, row); }},
       {"conv_transpose2d", [&] { conv_transpose2d(image, x); }},
       {"avg_pool1d", [&] { avg_pool1d(whole, 2); }},
       {"avg_pool2d", [&] { avg_pool2d(whole, 2); }},
       {"max_pool1d", [&] { max_pool1d(whole, 2); }},
+      {"max_pool1d",
+       [&] {
+         max_pool1d(zeros({1, 1, 4}, DType::f32), 2, INT64_MAX);
+       }},
       {"max_pool2d", [&] { max_pool2d(image, 9); }},
       {"group_norm", [&] { group_norm(image, 3); }},
       {"group_norm", [&] { group_norm(image, 2, row); }},

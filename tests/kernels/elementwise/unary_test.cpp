@@ -160,7 +160,7 @@ TEST_CASE("integers, signs and functions with poles have PyTorch's values at the
        {0, 0, 0, 0, 0, 0, 0, 0, 0}},
       {UnaryOp::sign, {-inf, -1e-30, -0.0, 1e30, nan}, {-1, -1, 0, 1, 0}, {0, 0, 0, 0, 0}},
       {UnaryOp::square, {-3, -0.0, 1e30}, {9, 0, inf}, {-6, -0.0, 2e30}},
-      {UnaryOp::expm1, {-inf, -0.0, 200}, {-1, -0.0, inf}, {0, 1, inf}},
+      {UnaryOp::expm1, {-inf, -20, -0.0, 200}, {-1, -1, -0.0, inf}, {0, std::exp(-20.0), 1, inf}},
       {UnaryOp::log2, {0.125, 0, -1, inf, 0x1p-100}, {-3, -inf, nan, inf, -100}, {}},
       {UnaryOp::softplus, {-inf, -200, 200, inf}, {0, 0, 200, inf}, {0, 0, 1, 1}},
       {UnaryOp::hard_swish, {-inf, -3, -0.0, 3, inf}, {nan, -0.0, -0.0, 3, inf}, {0, 0, 0.5, 1, 1}},
