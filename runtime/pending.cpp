@@ -75,8 +75,10 @@ void check_one_element(const Tensor& tensor) {
 
 void Tensor::copy_to_host(void* values) const {
   note_read_of(*this, "to_host");
-  if (device().type() == Device::Type::meta) std::memset(values, 0, static_cast<size_t>(bytes()));
-  if (numel() > 0) device().compute().copy(values, raw(), static_cast<size_t>(bytes()));
+  if (const auto size = static_cast<size_t>(bytes())) {  // else `values` may be null
+    if (device().type() == Device::Type::meta) std::memset(values, 0, size);
+    device().compute().copy(values, raw(), size);
+  }
   device().compute().synchronize();
 }
 

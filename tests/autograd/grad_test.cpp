@@ -31,6 +31,7 @@ struct Critic {
 
   Var operator()(const Var& x) const {
     const Tape tape = x.tape();
+    const Tape::Use use(tape, unit);  // at its begin backward gives the gradients away
     const Var w = tape.parameter(w1), b = tape.parameter(b1);
     const Var hidden = linear(x, w, b, Activation::gelu_tanh);
     return linear(rms_norm(hidden, tape.parameter(gamma)), tape.parameter(w2));

@@ -313,8 +313,10 @@ TEST_CASE(
       if (call % 5 == 0) {  // and one that is killed in that, too
         prepare(place, what);
         run_child([&] { write_set(place, all("new")); }, call);
+        // Not always `found`: a sanitizer makes system calls of its own.
+        const Contents left = read_set(place);
         run_child([&] { const FileSet next(place, "a"); }, 9 + call / 6);
-        CHECK(shown(read_set(place)) == shown(found));
+        CHECK(shown(read_set(place)) == shown(left));
       }
       prepare(place, what);
     }
