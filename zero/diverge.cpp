@@ -137,10 +137,17 @@ std::string text_of_op(const Divergence& found, const std::string& a, const std:
   return text + ".";
 }
 
-// The first sentence: the step, and the run with a fault.
-std::string text_of_step(const Divergence& found, const std::string& a, const std::string& b,
-                         bool replays_differ) {
+// The first sentence: the steps that are equal, or the step that differs and the run with a fault.
+std::string text_of_step(const Divergence& found, const AuditTrail& trail_a,
+                         const AuditTrail& trail_b, bool replays_differ) {
+  const std::string &a = trail_a.path, &b = trail_b.path;
   const std::string fields = text_of(found.fields);
+  if (found.kind == Divergence::Kind::equal) {
+    std::string text = fmt::format("equal: {} steps of {} and {}.", found.steps, a, b);
+    for (const std::string& more : {more_steps(trail_a, trail_b), more_steps(trail_b, trail_a)})
+      if (!more.empty()) text += fmt::format(" {}.", more);
+    return text;
+  }
   if (found.kind == Divergence::Kind::reproduced)
     return fmt::format("{} and {} differ first in step {} ({}).", a, b, found.steps, fields);
   if (found.is_first)
@@ -150,8 +157,7 @@ std::string text_of_step(const Divergence& found, const std::string& a, const st
         found.steps, fields);
   return fmt::format(
       "{} and {} differ in step {} of their records ({}), and no replay shows it: they are equal "
-      "to "
-      "each other and to the records where these have the same fields.",
+      "to each other and to the records where these have the same fields.",
       a, b, found.steps, fields);
 }
 
@@ -166,8 +172,7 @@ std::string text_of_cause(const Divergence& found, const std::string& run) {
         "as by a race, or are of a build or machine that it does not name.",
         run);
   return fmt::format(
-      "{} is a race, a transient fault, or a build or machine that the record does "
-      "not name.",
+      "{} is a race, a transient fault, or a build or machine that the record does not name.",
       found.begins_apart ? " The parameters before the step differ: a checkpoint or a file of "
                            "initial weights may have changed. Else it"
                          : " It");
@@ -176,14 +181,8 @@ std::string text_of_cause(const Divergence& found, const std::string& run) {
 std::string text_of(const Divergence& found, const AuditedRun& run_a, const AuditedRun& run_b,
                     bool replays_differ) {
   const std::string &a = run_a.trail.path, &b = run_b.trail.path;
-  const bool is_equal = found.kind == Divergence::Kind::equal;
   const bool is_reproduced = found.kind == Divergence::Kind::reproduced;
-  std::string text = is_equal ? fmt::format("equal: {} steps of {} and {}.", found.steps, a, b)
-                              : text_of_step(found, a, b, replays_differ);
-  if (is_equal)
-    for (const std::string& more :
-         {more_steps(run_a.trail, run_b.trail), more_steps(run_b.trail, run_a.trail)})
-      if (!more.empty()) text += fmt::format(" {}.", more);
+  std::string text = text_of_step(found, run_a.trail, run_b.trail, replays_differ);
   const auto unit = std::ranges::find_if(
       found.fields, [](const AuditDifference& field) { return field.field.starts_with("units."); });
   if (is_reproduced && unit != found.fields.end())
@@ -248,7 +247,7 @@ void find_op(Divergence& result, const AuditedRun& a, const AuditedRun& b, const
     Differences ops;
     for (int64_t step = first; ops.empty() && step < end; ++step) {
       ops = compare(trail_a, trail_b, step, step).step;
-      std::erase_if(ops, std::not_fn(is_op));
+      std::erase_if(ops, [](const AuditDifference& one) { return !is_op(one); });
       result.op_step = step;
     }
     return ops;

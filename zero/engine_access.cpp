@@ -163,8 +163,7 @@ std::string Engine::parameter_hash() const {
       state_->mesh->shape.pipeline * state_->mesh->shape.tensor > 1)
     throw Unsupported(
         "parameter_hash: a plan does not know the parts of the model that other ranks have; "
-        "expected "
-        "ranks of the data axis only; try a program without the hash");
+        "expected ranks of the data axis only; try a program without the hash");
   Checksum hash;
   WholeModel model(*this);
   for (const auto& [name, entry] : model.entries())

@@ -255,8 +255,7 @@ zero::AuditedRun audited_run(const RunSource& source) {
     if (!source.checkpoints.empty())
       raise<ConfigError>(
           "--checkpoint: {}: expected the file of an audit with it, got a command line, which "
-          "names "
-          "its checkpoint by --resume",
+          "names its checkpoint by --resume",
           source.title);
     return run_of_command(source, command);
   }
