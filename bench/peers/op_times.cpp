@@ -42,6 +42,7 @@ const std::map<std::string, Row> rows = {
     {"max_pool2d 3x3", {{{8, 64, 56, 56}}, [](auto in) { return max_pool2d(in[0], 3, 2, 1); }}},
     {"group_norm", {{{8, 64, 56, 56}}, [](auto in) { return group_norm(in[0], 8); }}},
     {"softmax, axis 1", {{{64, 512, 96}}, [](auto in) { return softmax(in[0], 1); }}},
+    {"softmax, last axis", {{{6144, 512}}, [](auto in) { return softmax(in[0], 1); }}},
     {"permute 0 2 1 3",
      {{{16, 256, 12, 64}},
       [](auto in) {

@@ -1,5 +1,6 @@
 #include "zerograd/kernels/cpu/rows_table.h"
 #include "zerograd/kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/transpose_simd.h"
 
 namespace zg::cpu {
 namespace {
@@ -74,6 +75,16 @@ void softmax_columns(const void* from, void* to, int64_t n, int64_t step, int64_
   });
 }
 
+/// slope - exp(value) * sum for log_softmax, value * (slope - sum) for softmax.
+template <class T>
+VecOf<T> softmax_slope(VecOf<T> value, VecOf<T> slope, VecOf<T> sum, bool log) {
+  if (!log) return value * (slope - sum);
+  accumulator_t<T> numbers[lanes_of<T>];
+  store(numbers, value);
+  for (accumulator_t<T>& number : numbers) number = portable::exp(number);
+  return slope - load(numbers) * sum;
+}
+
 /// softmax_slopes of as many columns as a vector has lanes, or the first `count`; sums in f64.
 template <class T, class Count>
 void slopes_of_lanes(const T* y, const T* dy, T* dx, int64_t n, int64_t step, bool log,
@@ -90,10 +101,41 @@ void slopes_of_lanes(const T* y, const T* dy, T* dx, int64_t n, int64_t step, bo
   const VecOf<T> sums = load(numbers);
   for (int64_t i = 0; i < n; ++i) {
     const VecOf<T> value = load(y + i * step, count), slope = load(dy + i * step, count);
-    store(numbers, value);
-    if (log)
-      for (accumulator_t<T>& number : numbers) number = portable::exp(number);
-    store(dx + i * step, log ? slope - load(numbers) * sums : value * (slope - sums), count);
+    store(dx + i * step, softmax_slope<T>(value, slope, sums, log), count);
+  }
+}
+
+/// The terms of 16 rows are transposed, so that each row has the order of additions of a column.
+template <class T>
+void softmax_row_slopes(const void* from_y, const void* from_dy, void* to, int64_t n, int64_t rows,
+                        bool log) {
+  const T *y = static_cast<const T*>(from_y), *dy = static_cast<const T*>(from_dy);
+  T* dx = static_cast<T*>(to);
+  if constexpr (std::is_same_v<T, double>) {
+    for (int64_t r = 0; r < rows; ++r)
+      slopes_of_lanes(y + r * n, dy + r * n, dx + r * n, n, 1, log, All{});
+  } else {
+    double totals[Vec::lanes] = {};
+    float numbers[Vec::lanes];
+    for_vectors<T>(n, [&](int64_t i, auto count) {
+      Vec terms[Vec::lanes];
+      for (int64_t r = 0; r < Vec::lanes; ++r) {
+        const int64_t at = (r < rows ? r : 0) * n + i;
+        const Vec slope = load(dy + at, count);
+        terms[r] = log ? slope : slope * load(y + at, count);
+      }
+      transpose(terms);
+      for (const Vec& term : terms) {  // 0 beyond the end of the rows
+        store(numbers, term);
+        for (int64_t r = 0; r < Vec::lanes; ++r) totals[r] += static_cast<double>(numbers[r]);
+      }
+    });
+    for (int64_t r = 0; r < rows; ++r, y += n, dy += n, dx += n) {
+      const Vec sum = static_cast<double>(static_cast<float>(totals[r]));
+      for_vectors<T>(n, [&](int64_t i, auto count) {
+        store(dx + i, softmax_slope<T>(load(y + i, count), load(dy + i, count), sum, log), count);
+      });
+    }
   }
 }
 
@@ -121,6 +163,8 @@ const RowTable row_table = {
                         softmax_columns<f16>},
     .softmax_slopes = {softmax_slopes<double>, softmax_slopes<float>, softmax_slopes<bf16>,
                        softmax_slopes<f16>},
+    .softmax_row_slopes = {softmax_row_slopes<double>, softmax_row_slopes<float>,
+                           softmax_row_slopes<bf16>, softmax_row_slopes<f16>},
 };
 }  // namespace ZG_ISA
 }  // namespace zg::cpu

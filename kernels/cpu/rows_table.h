@@ -21,6 +21,9 @@ struct RowTable {
   /// The backward of softmax_columns, from its result y. dx may be dy.
   void (*softmax_slopes[4])(const void* y, const void* dy, void* dx, int64_t n, int64_t step,
                             int64_t columns, bool log);
+  /// The same of up to 16 rows of n elements, one after another.
+  void (*softmax_row_slopes[4])(const void* y, const void* dy, void* dx, int64_t n, int64_t rows,
+                                bool log);
 };
 
 }  // namespace zg::cpu

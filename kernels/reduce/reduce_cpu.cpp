@@ -325,27 +325,25 @@ void softmax_forward(const SoftmaxForward& args, Workspace, Stream& stream) {
 
 void softmax_backward(const SoftmaxBackward& args, Workspace, Stream& stream) {
   const Indexed at = Indexed::split(args.y.shape(), args.axis);
-  const int64_t C = at.extent;
+  const int64_t C = at.extent, N = at.outer;
   const RowTable& table = ZG_AT_LEVEL(stream.traits().isa, row_table);
   visit_floating(args.y.dtype(), [&]<class T>() {
-    using A = accumulator_t<T>;
-    for_columns(at, stream, [&](int64_t begin, int64_t columns) {
-      const T *y = args.y.data<T>() + begin, *dy = args.dy.data<T>() + begin;
-      T* dx = args.dx.data<T>() + begin;
-      if (at.inner > 1)
-        return table.softmax_slopes[type_index<T>](y, dy, dx, C, at.inner, columns, args.log);
-      double total = 0;
-      for (int64_t i = 0; i < C; ++i) {
-        const A slope = static_cast<A>(dy[i]);
-        total += static_cast<double>(args.log ? slope : slope * static_cast<A>(y[i]));
-      }
-      const A sum = static_cast<A>(total);
-      for (int64_t i = 0; i < C; ++i) {
-        const A value = static_cast<A>(y[i]), slope = static_cast<A>(dy[i]);
-        dx[i] =
-            static_cast<T>(args.log ? slope - portable::exp(value) * sum : value * (slope - sum));
-      }
-    });
+    const T *y = args.y.data<T>(), *dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
+    if (at.inner > 1)
+      return for_columns(at, stream, [&](int64_t begin, int64_t columns) {
+        table.softmax_slopes[type_index<T>](y + begin, dy + begin, dx + begin, C, at.inner, columns,
+                                            args.log);
+      });
+    constexpr int64_t rows = 16;
+    const int64_t grain = std::max<int64_t>(softmax_task_elements / std::max<int64_t>(C, 1), 1);
+    parallel_for(stream.traits().threads, (N + rows - 1) / rows, (grain + rows - 1) / rows,
+                 [&](int64_t from, int64_t to) {
+                   for (int64_t row = from * rows; row < std::min(to * rows, N); row += rows)
+                     table.softmax_row_slopes[type_index<T>](y + row * C, dy + row * C,
+                                                             dx + row * C, C,
+                                                             std::min(rows, N - row), args.log);
+                 });
   });
 }
 
