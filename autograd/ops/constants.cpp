@@ -5,6 +5,7 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/kernel.h"
+#include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -94,7 +95,12 @@ Tensor initial_values(const Init& init, const Shape& shape, uint64_t seed, const
                       DType dtype, const Device& device) {
   check_floating("initial_values", dtype);
   std::vector<float> values(static_cast<size_t>(shape.numel()));
-  initialise(init.of(name, shape), seed, name, 0, values);
+  const Init ready = prepared(init.of(name, shape), seed, name);
+  constexpr int64_t grain = 1 << 14;
+  cpu::parallel_for(device.traits().threads, shape.numel(), grain, [&](int64_t begin, int64_t end) {
+    const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
+    initialise(ready, seed, name, begin, std::span(values).subspan(first, count));
+  });
   return converted(values, shape, dtype, device);
 }
 
