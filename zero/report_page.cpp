@@ -11,22 +11,12 @@ namespace zg::zero {
 
 std::string html_text(const std::string& text) {
   std::string html;
-  for (const char c : printable(text, text.size())) switch (c) {
-      case '<':
-        html += "&lt;";
-        break;
-      case '>':
-        html += "&gt;";
-        break;
-      case '&':
-        html += "&amp;";
-        break;
-      case '"':
-        html += "&quot;";
-        break;
-      default:
-        html += c;
-    }
+  for (const char c : printable(text, text.size()))
+    html += c == '<'   ? "&lt;"
+            : c == '>' ? "&gt;"
+            : c == '&' ? "&amp;"
+            : c == '"' ? "&quot;"
+                       : std::string(1, c);
   return html;
 }
 

@@ -30,6 +30,11 @@ Run with_setting(const Run& run, const Setting& setting) {
   Run other = run;
   TrainOptions& options = other.options;
   options.engine = setting.engine;
+  // DeepSpeed's default depends on the stage.
+  const zero::Config& own = run.options.engine;
+  if (!options.config.path.empty() && may_vary(options, "--overlap-comm") &&
+      own.overlap_comm == (own.stage == 3))
+    options.engine.overlap_comm = setting.engine.stage == 3;
   options.activation_checkpoint = setting.recomputes;
   options.micro_batch = setting.micro_batch;
   options.accumulation = setting.accumulation;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <random>
 #include <set>
@@ -300,6 +301,27 @@ TEST_CASE("the bytes of a pipeline that was found are those of all micro-batches
     grows = grows || found.bytes.device < whole->bytes.device;  // found: six micro-batches
   }
   CHECK(grows);
+}
+
+TEST_CASE("a setting of another stage has the bytes of its flags, with a config, too") {
+  const TemporaryFolder folder;
+  for (const char* overlap : {"", R"(, "overlap_comm": false)", R"(, "overlap_comm": true)"}) {
+    CAPTURE(overlap);
+    std::ofstream(folder / "ds.json")
+        << R"({"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2)"
+        << overlap << "}}";
+    const std::string flags =
+        "--n-layer 3 --n-head 4 --n-embd 256 --vocab-size 2000 --block-size 32 --ranks 2 "
+        "--config " +
+        (folder / "ds.json");
+    const tools::Run run = run_of(flags), other = run_of(flags + " --zero-stage 3");
+    Setting setting = tools::setting_of(run);
+    setting.engine.stage = 3;
+    const SpaceBytes found = tools::plan_setting(run, setting, {}, {}, nullptr).bytes,
+                     given = tools::plan_setting(other, tools::setting_of(other), {}, {}, nullptr)
+                                 .bytes;
+    CHECK(sizes_text(found) == sizes_text(given));
+  }
 }
 
 TEST_CASE("settings that plan --advise prints fit by plan, and train in the planned bytes") {
