@@ -129,25 +129,11 @@ __global__ void __launch_bounds__(threads)
   y[r] = result<Y>(state, scale);
 }
 
-/// The axes of x in the bit set `axes`, with their strides in x.
-Nest<1> nest_of_axes(const Shape& shape, uint32_t axes) {
-  int64_t extents[Shape::max_rank];
-  Strides strides = {};
-  int rank = 0;
-  int64_t stride = shape.numel();
-  for (int axis = 0; axis < shape.rank(); ++axis) {
-    stride = shape[axis] == 0 ? 0 : stride / shape[axis];
-    if (!(axes >> axis & 1u)) continue;
-    extents[rank] = shape[axis];
-    strides[static_cast<size_t>(rank++)] = stride;
-  }
-  return {Shape(std::span<const int64_t>(extents, static_cast<size_t>(rank))), {strides}};
-}
-
 template <class X, class Y, class Op>
 void run(const Reduce& a, Workspace workspace, Stream& stream) {
   const ReduceChunks chunks_plan(a.x.shape(), a.axes);
-  const Indexing indexing{nest_of_axes(a.x.shape(), ~a.axes), nest_of_axes(a.x.shape(), a.axes)};
+  const Indexing indexing{nest_of_axes<Nest<1>>(a.x.shape(), ~a.axes),
+                          nest_of_axes<Nest<1>>(a.x.shape(), a.axes)};
   const double scale =
       a.op == ReduceOp::mean ? 1.0 / static_cast<double>(chunks_plan.elements) : 1.0;
   const X* x = a.x.data<X>();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 #include <utility>
 
 #include "zerograd/kernels/movement/indexed.h"
@@ -34,6 +35,22 @@ struct ReduceChunks {
   /// Each chunk writes 8 bytes for every result.
   int64_t scratch_bytes() const { return chunks > 1 ? chunks * results * 8 : 0; }
 };
+
+/// The axes of x whose bit is set, with their strides in x. `Nest`: that of one operand.
+template <class Nest>
+Nest nest_of_axes(const Shape& shape, uint32_t axes) {
+  int64_t extents[Shape::max_rank];
+  Strides strides = {};
+  size_t rank = 0;
+  int64_t stride = shape.numel();
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    stride = shape[axis] == 0 ? 0 : stride / shape[axis];
+    if (!(axes >> axis & 1u)) continue;
+    extents[rank] = shape[axis];
+    strides[rank++] = stride;
+  }
+  return {Shape(std::span<const int64_t>(extents, rank)), {strides}};
+}
 
 /// A pass of a sort over items (an element's key and its place) in tiles of neighbours, in which a
 /// group of threads runs the steps of the network of lengths `first` to `last`.

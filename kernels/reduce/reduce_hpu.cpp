@@ -10,25 +10,6 @@
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
-namespace {
-
-/// The axes whose bit is set, with their strides in x.
-Nest<1> part_of(const Shape& shape, uint32_t axes) {
-  int64_t extents[Shape::max_rank];
-  Strides strides = {};
-  size_t rank = 0;
-  int64_t stride = shape.numel();
-  for (int axis = 0; axis < shape.rank(); ++axis) {
-    stride = shape[axis] == 0 ? 0 : stride / shape[axis];
-    if (!(axes >> axis & 1u)) continue;
-    extents[rank] = shape[axis];
-    strides[rank++] = stride;
-  }
-  return {Shape(std::span<const int64_t>(extents, rank)), {strides}};
-}
-
-}  // namespace
-
 void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
   const ReduceChunks cut(a.x.shape(), a.axes);
   const Code code = module("reduce", a.x.dtype());
@@ -36,7 +17,8 @@ void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
   const std::string to = std::string("_") + word("reduce", a.y.dtype(),
                                                  {DType::f32, DType::bf16, DType::i32, DType::i64});
   const float count = a.op == ReduceOp::mean ? static_cast<float>(cut.elements) : 1.0f;
-  const Nest<1> kept = part_of(a.x.shape(), ~a.axes), reduced = part_of(a.x.shape(), a.axes);
+  const auto kept = nest_of_axes<Nest<1>>(a.x.shape(), ~a.axes);
+  const auto reduced = nest_of_axes<Nest<1>>(a.x.shape(), a.axes);
   if (cut.group_each) {
     launch(stream, code, (fmt::format("{}group{}", op, to)).c_str(), {cut.results}, a.x.raw(),
            a.y.raw(), cut.elements, count, kept.rank, kept.extents, kept.strides[0], reduced.rank,
