@@ -160,6 +160,7 @@ class Axes {
  private:
   std::vector<int> axes_;
 };
+/// In x's dtype, where PyTorch's sum and prod of i32 are i64; of bools the number of trues, i64.
 ZG_API Var sum(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 ZG_API Var mean(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// The gradient is divided evenly among equal maxima, as in torch.amax. It is 0 where the maximum
