@@ -17,11 +17,12 @@
 #include "zerograd/runtime/random.h"
 
 // Differentiable ops, free functions on Var. Shapes broadcast as in numpy and PyTorch; rank up to
-// 6; negative axes count from the end. If no operand is on a tape, an op only computes. Call at
-// most one op in an argument list: compilers evaluate arguments in different orders. A wrong
-// operand is a ShapeError or DTypeError that names the op, thrown before any work. Dtypes are never
-// converted implicitly: call cast(). A result that is a contiguous range of its operand (reshape, a
-// slice along axis 0) shares its memory.
+// 6; negative axes count from the end. If no operand is on a tape, an op only computes. Compilers
+// evaluate arguments, and the operands of operators, in different orders: f(op(a), op(b)) and
+// a * b + c * d have equal bits and memory with one compiler, statements of one op each with all. A
+// wrong operand is a ShapeError or DTypeError that names the op, thrown before any work. Dtypes are
+// never converted implicitly: call cast(). A result that is a contiguous range of its operand
+// (reshape, a slice along axis 0) shares its memory.
 //
 // Dtypes: f64, f32, bf16 and f16 (HPU: f32 and bf16; CUDA: not f64). Ops that move or choose
 // elements, where and masked_fill take any dtype. i32 and i64 also have add, sub, mul, div,
@@ -169,7 +170,7 @@ ZG_API Var max(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 ZG_API Var min(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// Sum of squared distances to the mean, divided by (elements - correction): 1 for a sample's
 /// variance, 0 for a population's. bf16 and f16 are computed in f32. Throws ShapeError unless there
-/// are more elements than that.
+/// are more elements than `correction`.
 ZG_API Var var(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
 /// sqrt(var(x)). The gradient is 0 where it is 0.
 ZG_API Var std(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
@@ -227,14 +228,14 @@ inline std::vector<Var> split(const Var& x, std::initializer_list<int64_t> sizes
 }
 ZG_API Var broadcast_to(const Var& x, const Shape& shape);
 /// torch.gather: y has index's shape, y[i][j][k] = x[i][index[i][j][k]][k] along axis 1. index (i32
-/// | i64) has the rank of x and, except along the axis, at most its extents.
+/// | i64) has the rank of x and, except along the axis, at most x's extents.
 ZG_API Var gather(const Var& x, int axis, const Tensor& index);
 /// torch.scatter_add: y = base, then y[i][index[i][j][k]][k] += source[i][j][k] for every element
 /// of index, in rising j. The extents of index are at most those of source and, except along the
 /// axis, at most those of base. Elements of source outside of index have a gradient of 0.
 ZG_API Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source);
 /// x's slices at the places of an index [n], i32 | i64, along an axis. A place that x has not is a
-/// ShapeError of the next synchronize().
+/// ShapeError: at once on the CPU, of the next synchronize() on an accelerator.
 ZG_API Var index_select(const Var& x, int axis, const Tensor& index);
 /// x's elements at places of its flat elements, i32 | i64; y has index's shape.
 ZG_API Var take(const Var& x, const Tensor& index);

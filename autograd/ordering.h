@@ -41,7 +41,8 @@ ZG_API PickedElements cummin(const Var& x, int axis);
 /// y[i] = x[0] combined with x[1], ... x[i] along an axis, in log2(extent) passes, which combine
 /// each element about twice. `combine` is associative, and made of ops that work on each place
 /// along the axis alone; an element may be several tensors, with one extent along the axis. The
-/// gradient is that of the parts. With `reversed` y[i] combines the last element with those before.
+/// gradient is that of the parts. With `reversed` y[i] = x[n - 1] combined with x[n - 2], ... x[i];
+/// `earlier` is then the part of larger i.
 /// The states h[t] = a[t] h[t - 1] + b[t] of a linear recurrence, as of Mamba:
 ///
 ///     scan({a, b}, 1, [](std::span<const Var> x, std::span<const Var> y) -> std::vector<Var> {

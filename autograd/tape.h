@@ -306,6 +306,7 @@ ZG_API Tensor early_gradient(const Var& input);
 /// Runs `segment` without recording and keeps only its inputs. Backward runs it again on a separate
 /// tape. Chen et al. 2016, arXiv:1604.06174. Pass tensors through `inputs` (using a captured Var
 /// that needs a gradient throws TapeError) and read parameters through the segment's tape argument.
+/// grad() in a segment throws TapeError: forward records nothing of it.
 /// Backward often runs after the function that called checkpoint() has returned. So capture layers
 /// that live as long as the model by reference, and everything local by value:
 ///
