@@ -315,22 +315,34 @@ const std::vector<std::string>& GPTConfig::preset_names() {
   return names;
 }
 
+namespace {
+
+/// Operations of a layer's scores and of their product with the values, for each token in forward.
+double attention_flops(const GPTConfig& config) {
+  return 2.0 * static_cast<double>(config.block_size * config.heads * head_size_of(config));
+}
+
+}  // namespace
+
 double layer_flops(const GPTConfig& config) {
   const auto number = [](int64_t n) { return static_cast<double>(n); };
-  const double C = number(config.width), T = number(config.block_size);
+  const double C = number(config.width);
   const double queries = number(config.heads * head_size_of(config)),
                keys = number(kv_heads_of(config) * head_size_of(config));
   const double products = nn::is_gated(config.mlp) ? 3.0 : 2.0;
-  return 2.0 * (C * (2.0 * queries + 2.0 * keys) + products * C * number(hidden_of(config)) +
-                T * queries);
+  return 2.0 * (C * (2.0 * queries + 2.0 * keys) + products * C * number(hidden_of(config))) +
+         attention_flops(config);
 }
 
 double head_flops(const GPTConfig& config) {
   return 2.0 * static_cast<double>(config.vocabulary) * static_cast<double>(config.width);
 }
 
-double matmul_flops_per_token(const GPTConfig& config) {
-  return 3.0 * (static_cast<double>(config.layers) * layer_flops(config) + head_flops(config));
+double matmul_flops_per_token(const GPTConfig& config, bool is_frozen) {
+  const auto layers = static_cast<double>(config.layers);
+  const double attention = layers * attention_flops(config);
+  const double weights = layers * layer_flops(config) - attention + head_flops(config);
+  return 3.0 * attention + (is_frozen ? 2.0 : 3.0) * weights;
 }
 
 void validate(const GPTConfig& config) {

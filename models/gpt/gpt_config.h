@@ -105,8 +105,9 @@ ZG_API double layer_flops(const GPTConfig& config);
 /// Operations of the head's matrix product for each token in forward.
 ZG_API double head_flops(const GPTConfig& config);
 /// Operations of all layers and the head for each token in forward and backward. Backward has two
-/// products for each one of forward. Recomputation is not included.
-ZG_API double matmul_flops_per_token(const GPTConfig& config);
+/// products for each one of forward; one for that of a weight if the weights are frozen, as beside
+/// adapters, whose own products are not included. Recomputation is not included.
+ZG_API double matmul_flops_per_token(const GPTConfig& config, bool is_frozen = false);
 
 // BLOOM as in Hugging Face's transformers (BloomForCausalLM). BigScience 2022, arXiv:2211.05100. It
 // is the decoder of gpt.h with a LayerNorm after the token embedding, ALiBi instead of learned

@@ -233,6 +233,14 @@ TEST_CASE("bench step runs train's steps, and the times of its parts add up to 1
                            "projection + cross_entropy", "adamw", "between kernels"})
     CHECK_MESSAGE(parts.count(part) == 1, std::string(part));
   CHECK(contains(outcome.out, "| step | 2 blocks, width 32, 65 tokens; B4 T16 | bf16 | "));
+
+  checked(zerograd(
+      "bench step --n-layer 2 --n-head 2 --n-embd 32 --vocab-size 65 --block-size 16 --batch-size 4"
+      " --lora 2 --lora-targets all-linear --warm-up 1 --steps 1 --json " +
+      json));
+  // Frozen weights: 4 for each, because backward has no product for their gradients.
+  CHECK(nlohmann::json::parse(std::ifstream(json))["flops"] ==
+        64.0 * (4 * (2 * 12 * 32 * 32 + 65 * 32) + 6 * 2 * 16 * 32));
 }
 
 TEST_CASE("bench step --against times the steps of two runs in turns") {

@@ -281,7 +281,9 @@ struct StepReport {
   double tokens() const {
     return static_cast<double>(run.options.samples_per_step() * run.dataset->block_size());
   }
-  double flops() const { return tokens() * models::matmul_flops_per_token(run.options.model); }
+  double flops() const {
+    return tokens() * models::matmul_flops_per_token(run.options.model, run.options.lora.rank > 0);
+  }
   double seconds(double q) const { return bench::quantile(measured.seconds, q); }
   double percent_of_peak(double q) const {
     return 100.0 * flops() / seconds(q) / measured.peak_flops;

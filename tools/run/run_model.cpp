@@ -51,9 +51,7 @@ class DecoderRun final : public RunModel {
   }
   int64_t shown_parameters() const override { return model_.transformer_parameters(); }
   double flops_per_token() const override {
-    // A frozen base has no products for the gradients of its weights.
-    const double share = run_.options.lora.rank > 0 ? 2.0 / 3.0 : 1.0;
-    return share * models::matmul_flops_per_token(run_.options.model);
+    return models::matmul_flops_per_token(run_.options.model, run_.options.lora.rank > 0);
   }
   LayerRange layers() const override {
     return {model_.part().first_layer, model_.part().end_layer};
