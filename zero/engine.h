@@ -84,7 +84,8 @@ class ZG_API Engine final : public ParameterSource {
  public:
   /// Initialises every parameter from (config.seed, name, element). Store and communicator must
   /// outlive the engine. The store must not get more parameters: tapes and steps would throw
-  /// ConfigError. Throws ConfigError, Unsupported, OutOfMemory.
+  /// ConfigError. Throws ConfigError, Unsupported, OutOfMemory; CommError if ranks differ in seed,
+  /// stage, dtypes, optimizer or parameters. Collective.
   Engine(const ParameterStore& store, const Device& device, const Config& config = {});
   Engine(const ParameterStore& store, Communicator& ranks, const Device& device,
          const Config& config = {});

@@ -102,6 +102,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                       : std::make_unique<OffloadedActivations>(config.offload.activation)),
       scaler(scaler_of(config)) {
   check_parameters(store, optimizers);
+  check_ranks_agree(store, config, comm, world);
   check_groups(store, config.update, mesh, device);
   // Small parameters are not partitioned at stage 3: gathering each would cost more time than their
   // memory is worth.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/cover.h"
+#include "tests/support/error_message.h"
 #include "tests/zero/training_run.h"
 #include "tests/zero/watching.h"
 #include "zerograd/runtime/comm/communicator.h"
@@ -262,6 +263,40 @@ TEST_CASE("a unit order that changes between steps gives the same bits on one an
     return result;
   };
   CHECK(hash(1) == hash(2));
+}
+
+TEST_CASE("engines of ranks with another seed, setting, name or shape are refused at every stage") {
+  const auto said = [](const Config& config, const Config& of_last, const std::string& name,
+                       const Shape& shape) {
+    return message_of<CommError>([&] {
+      run_local(3, [&](Communicator& comm, const Device& device) {
+        const bool is_last = comm.rank() == 2;
+        ParameterStore store;
+        store.add(store.unit("unit"), is_last ? name : "weight", is_last ? shape : Shape{4, 5},
+                  Init::ones());
+        const Engine engine(store, comm, device, is_last ? of_last : config);
+      });
+    });
+  };
+  for (const int stage : {0, 1, 2, 3}) {
+    const Config config{.stage = stage, .seed = 7};
+    Config seed = config, decay = config, groups = config;
+    seed.seed = 8;
+    decay.update.weight_decay = 0.25f;
+    groups.update.groups = {{.pattern = "w*", .rate = 0.5f}};
+    const std::string who = "rank 2 calls barrier of 'the engine's ";
+    const auto begins = [&](const std::string& text, const std::string& settings) {
+      INFO("stage ", stage, ": ", text);
+      CHECK(contains(text, who));
+      CHECK(contains(text, settings));
+    };
+    begins(said(config, seed, "weight", {4, 5}), "settings: seed 8, stage ");
+    begins(said(config, decay, "weight", {4, 5}), "decay 0.25");
+    begins(said(config, groups, "weight", {4, 5}), "groups w*:rate=0.5");
+    begins(said(config, config, "weights", {4, 5}), "parameters: 1 with 20 elements, checksum ");
+    begins(said(config, config, "weight", {5, 4}), "parameters: 1 with 20 elements, checksum ");
+    begins(said(config, config, "weight", {4, 6}), "parameters: 1 with 24 elements, checksum ");
+  }
 }
 
 TEST_CASE("an infinite gradient on one rank skips the step on all, and names the tensor") {

@@ -35,10 +35,15 @@ TracedRun traced_run(const Config& config, int ranks) {
               const Toy toy;
               Engine engine(toy.store, comm, device, config);
               const SwapCount before = swapped(device);
+              const WireCounts wire_before = comm.wire();
               device.set_trace(trace, comm.rank());
               for (int64_t step = 0; step < 3; ++step) train_step(engine, 2 * step + comm.rank());
               device.set_trace(nullptr);
-              run.wire[static_cast<size_t>(comm.rank())] = comm.wire();
+              WireCounts& wire = run.wire[static_cast<size_t>(comm.rank())] = comm.wire();
+              for (size_t c = 0; c < wire.size(); ++c) {
+                wire[c].calls -= wire_before[c].calls;
+                wire[c].bytes -= wire_before[c].bytes;
+              }
               const SwapCount after = swapped(device);
               run.disk[static_cast<size_t>(comm.rank())] = {
                   .read = after.read - before.read, .written = after.written - before.written};

@@ -7,6 +7,7 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/random.h"
+#include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {
@@ -17,7 +18,35 @@ constexpr size_t name_bytes = 256;
 // that is not finite (0: none), then the name of that parameter.
 constexpr size_t summary_words = 1 + name_bytes / sizeof(int64_t);
 
+std::string settings_text(const Config& config) {
+  const UpdateOptions& update = config.update;
+  const std::string groups = text_of(update.groups);
+  return fmt::format(
+      "settings: seed {}, stage {}, {} compute, {} states, {} loaded, {} accumulated, {}, betas {} "
+      "{}, momentum {}, decay {}, clip {}{}{}",
+      config.seed, config.stage, config.compute, config.optimizer, config.load, config.grad_accum,
+      optimizer_name(update), update.beta1, update.beta2, update.momentum, update.weight_decay,
+      config.clip_norm, groups.empty() ? "" : ", groups ", groups);
+}
+
+std::string parameters_text(const ParameterStore& store) {
+  Checksum names;
+  for (const auto& parameter : store.parameters()) {
+    const std::string text = fmt::format("{} {} {} {} {}\n", parameter->unit->name, parameter->name,
+                                         parameter->shape, parameter->trainable, parameter->decay);
+    names.update(std::as_bytes(std::span(text)));
+  }
+  return fmt::format("parameters: {} with {} elements, checksum {} of names and shapes",
+                     store.parameters().size(), store.numel(), names.hex().substr(0, 8));
+}
+
 }  // namespace
+
+void check_ranks_agree(const ParameterStore& store, const Config& config, Communicator& data,
+                       Communicator& world) {
+  if (world.size() > 1) world.wait(world.barrier("the engine's " + settings_text(config)));
+  if (data.size() > 1) data.wait(data.barrier("the engine's " + parameters_text(store)));
+}
 
 std::vector<int64_t> sum_over_parts(std::span<const int64_t> own, const Mesh& mesh,
                                     const Device& device, const std::string& name) {

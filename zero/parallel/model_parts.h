@@ -12,8 +12,14 @@
 #include "zerograd/zero/states/storage.h"
 
 // Exchanges between ranks that hold different parts of the model: sums of integers, which are
-// exact, and the gradients of parameters that two stages share.
+// exact, and the gradients of parameters that two stages share. And the check that ranks agree on
+// the model.
 namespace zg::zero {
+
+/// Throws CommError, with what each rank has, unless all ranks of `world` have the same settings
+/// that decide over bits, and all ranks of `data` the same parameters. Collective.
+void check_ranks_agree(const ParameterStore& store, const Config& config, Communicator& data,
+                       Communicator& world);
 
 /// Sums of i64 over the ranks of a mesh that differ from this one only in stage and tensor rank. On
 /// a meta device the result is zeros, after the same exchanges.
