@@ -15,6 +15,8 @@ constexpr int64_t task_queries = 384;
 // With fewer queries most of a tile would be empty: keys are then read in place, without packing.
 // The scores' sums have another order then, so this number is the same for every processor.
 constexpr int64_t tiled_queries = 6;
+// How far ahead rows are prefetched: about as many as are read while one comes from memory.
+constexpr int64_t prefetched_keys = 32;
 // Not -infinity: then a score of -infinity has weight 0, not NaN.
 constexpr float lowest = -3.402823466e38f;
 
@@ -142,20 +144,35 @@ inline void process_block(const AttentionCall& call, const Scratch& scratch,
     multiply<Left::rows, Store::add>(end, D, scratch.weights, values, out, scratch.columns);
 }
 
+/// Keys or values of one head, `token` elements apart. `count` of them may be read.
+template <class T>
+struct HeadRows {
+  const T* data;
+  int64_t token, count, D;
+
+  inline const T* operator[](int64_t j) const { return data + j * token; }
+  /// Prefetches a row that will be read soon: the processor does not, if rows are pages apart.
+  inline void prefetch_after(int64_t j) const {
+    if (j + prefetched_keys >= count) return;
+    for (int64_t d = 0; d < D; d += 64 / int64_t{sizeof(T)})
+      __builtin_prefetch((*this)[j + prefetched_keys] + d);
+  }
+};
+
 /// scores[j] = query . k_j for n keys. One transposition adds the lanes of the sums of Vec::lanes
 /// keys.
 template <class T>
-inline void score_keys(float* scores, const float* query, const T* k, int64_t token, int64_t n,
-                       int64_t D) {
+inline void score_keys(float* scores, const float* query, const HeadRows<T>& k, int64_t n) {
   for (int64_t j = 0; j < n; j += Vec::lanes) {
     const int valid = static_cast<int>(smaller(Vec::lanes, n - j));
     Vec sum[Vec::lanes];
     for (int i = 0; i < Vec::lanes; ++i) {
       sum[i] = 0.0;
-      if (i < valid)
-        for_vectors(D, [&](int64_t d, auto count) {
-          sum[i] = fma(load(k + (j + i) * token + d, count), load(query + d), sum[i]);
-        });
+      if (i >= valid) continue;
+      k.prefetch_after(j + i);
+      for_vectors(k.D, [&](int64_t d, auto count) {
+        sum[i] = fma(load(k[j + i] + d, count), load(query + d), sum[i]);
+      });
     }
     transpose(sum);
     for (int width = Vec::lanes / 2; width > 0; width /= 2)
@@ -167,19 +184,19 @@ inline void score_keys(float* scores, const float* query, const T* k, int64_t to
 /// out += sum_j weights[j] v_j over n keys, four at a time, so that out is loaded and stored once
 /// for four.
 template <class T>
-inline void add_values(float* out, const float* weights, const T* v, int64_t token, int64_t n,
-                       int64_t D) {
+inline void add_values(float* out, const float* weights, const HeadRows<T>& v, int64_t n) {
   int64_t j = 0;
-  for (; j + 4 <= n; j += 4)
-    for_vectors(D, [&](int64_t d, auto count) {
+  for (; j + 4 <= n; j += 4) {
+    for (int i = 0; i < 4; ++i) v.prefetch_after(j + i);
+    for_vectors(v.D, [&](int64_t d, auto count) {
       Vec sum = load(out + d);
-      for (int i = 0; i < 4; ++i)
-        sum = fma(weights[j + i], load(v + (j + i) * token + d, count), sum);
+      for (int i = 0; i < 4; ++i) sum = fma(weights[j + i], load(v[j + i] + d, count), sum);
       store(out + d, sum);
     });
+  }
   for (; j < n; ++j)
-    for_vectors(D, [&](int64_t d, auto count) {
-      store(out + d, fma(weights[j], load(v + j * token + d, count), load(out + d)));
+    for_vectors(v.D, [&](int64_t d, auto count) {
+      store(out + d, fma(weights[j], load(v[j] + d, count), load(out + d)));
     });
 }
 
@@ -195,8 +212,11 @@ inline void process_unpacked_keys(const AttentionCall& call, const Scratch& scra
   const Query query = query_at(scratch, range, t);
   load_row(scratch.query, at<const T>(call.q, s.q, range.b, range.h, t), s.D,
            static_cast<float>(call.scale));
-  score_keys(scratch.weights, scratch.query, at<const T>(call.k, s.k, range.b, key_head, j),
-             s.k.token, visible.count(), s.D);
+  const auto rows_of = [&](const void* data, const HeadLayout& layout) {
+    return HeadRows<T>{at<const T>(data, layout, range.b, key_head, j), layout.token,
+                       visible_keys(s, t) - j, s.D};
+  };
+  score_keys(scratch.weights, scratch.query, rows_of(call.k, s.k), visible.count());
   add_alibi(call, scratch.weights, range.h, t, j, visible.count());
   const BlockFactors factors(call, scratch.factors, range.b, range.h, t, 1);
   const float* bias = bias_row<float>(call, range.h, t);
@@ -204,8 +224,7 @@ inline void process_unpacked_keys(const AttentionCall& call, const Scratch& scra
   update_softmax(query, scratch.weights, visible.count(), visible.count(),
                  bias ? bias + j : nullptr, factors.row(0, j, visible.count()),
                  round_up(s.D, Vec::lanes));
-  add_values(query.out, scratch.weights, at<const T>(call.v, s.v, range.b, key_head, j), s.v.token,
-             visible.count(), s.D);
+  add_values(query.out, scratch.weights, rows_of(call.v, s.v), visible.count());
 }
 
 /// Computes the queries of the range, at most task_queries.

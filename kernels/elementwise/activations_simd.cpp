@@ -87,6 +87,12 @@ void apply(const DropoutRange& range, const DropoutMask& mask) {
   float buffer[factor_room(block)];
   for (int64_t begin = 0; begin < range.n; begin += block) {
     const int64_t n = begin + block < range.n ? block : range.n - begin;
+    // The factors take as long as these lines need to come from memory.
+    for (int64_t i = begin; i < begin + n; i += 64 / int64_t{sizeof(T)}) {
+      __builtin_prefetch(x + i);
+      __builtin_prefetch(y + i, 1);
+      if (residual) __builtin_prefetch(residual + i);
+    }
     const float* factors = fill_factors(buffer, mask, range.sample, range.first + begin, n);
     for_vectors<T>(n, [&](int64_t j, auto count) {
       const int64_t i = begin + j;
