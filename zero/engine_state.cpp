@@ -307,7 +307,7 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
     update.step = s.taken;
     update.skipped = result.skipped;
     update.gradient_scale = clipping.factor(result.gradient_norm);
-    if (s.speculation && s.speculation->settle(update, s.snapshot))
+    if (s.speculation && s.speculation->settle(s.micro_batches, update, s.snapshot))
       count_unplanned(s.device, s.speculation->redo_io());
     zero::update(s.storages, s.optimizers, update, s.config, s.device, s.comm, s.snapshot,
                  s.speculation ? s.speculation->buffers() : nullptr);

@@ -114,7 +114,7 @@ void Speculation::update_next(StateReader* reader) {
   streaming_->keep();
 }
 
-bool Speculation::settle(const OptimizerStep& step, StateReader* reader) {
+bool Speculation::settle(int64_t micro_batches, const OptimizerStep& step, StateReader* reader) {
   if (!streaming_) return false;
   streaming_ = nullptr;
   if (pause_ > 0) {
@@ -122,9 +122,9 @@ bool Speculation::settle(const OptimizerStep& step, StateReader* reader) {
     return false;
   }
   const OptimizerStep& expected = expected_->step;
-  const bool holds = next_ == work_.size() && !step.skipped && step.step == expected.step &&
-                     step.rate == expected.rate && step.betas == expected.betas &&
-                     step.gradient_scale == expected.gradient_scale;
+  const bool holds = next_ == work_.size() && micro_batches == expected_->micro_batches &&
+                     !step.skipped && step.step == expected.step && step.rate == expected.rate &&
+                     step.betas == expected.betas && step.gradient_scale == expected.gradient_scale;
   if (holds) {
     exchange(reader);
     in_a_row_ = 0;

@@ -38,9 +38,10 @@ class Speculation {
   /// `reader` as in update().
   void advance(StateReader* reader);
   void complete(StateReader* reader);  ///< backward has ended: updates the other chunks
-  /// Exchanges states and shadows if this is the expected step. Returns true if it must be redone.
-  /// Does not wait for the last writes, which continue during the next forward.
-  bool settle(const OptimizerStep& step, StateReader* reader);
+  /// Exchanges states and shadows if this is the expected step, after `micro_batches`. Returns true
+  /// if it must be redone. Does not wait for the last writes, which continue during the next
+  /// forward.
+  bool settle(int64_t micro_batches, const OptimizerStep& step, StateReader* reader);
   void cancel();  ///< the states were changed, or the step was dropped
 
   int64_t redone() const { return redone_; }

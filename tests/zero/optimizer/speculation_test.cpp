@@ -109,16 +109,17 @@ TEST_CASE("speculation gives the bits of steps without it, redone or not") {
       [&](int stage, int ranks, const std::pair<DType, DType>& types, zero::OffloadOptions places,
           OptimizerRule rule, float clip_norm, int64_t bytes) {
         if (stage < 3) places.parameter = device;
-        Config config{
-            .stage = stage,
-            .compute = types.first,
-            .optimizer = types.second,
-            .update = {.rule = rule, .momentum = rule == OptimizerRule::sgd ? 0.9f : 0.0f},
-            .clip_norm = clip_norm,
-            .offload = {},
-            // The first steps overflow.
-            .loss_scaling = {.initial_scale_power = 18, .hysteresis = 1},
-            .param_persistence_threshold = ranks == 2 ? 64 : 0};
+        Config config{.stage = stage,
+                      .compute = types.first,
+                      .optimizer = types.second,
+                      .update = {.rule = rule,
+                                 .momentum = rule == OptimizerRule::sgd ? 0.9f : 0.0f,
+                                 .stochastic_rounding = types.second == DType::bf16},
+                      .clip_norm = clip_norm,
+                      .offload = {},
+                      // The first steps overflow.
+                      .loss_scaling = {.initial_scale_power = 18, .hysteresis = 1},
+                      .param_persistence_threshold = ranks == 2 ? 64 : 0};
         const TrainingOutcome plain = train_speculating(config, {.end = 6}).outcome;
         config.offload = places;
         config.offload.speculation = bytes;
@@ -230,16 +231,18 @@ TEST_CASE(
 }
 
 TEST_CASE("a step that is not the one announced is redone, with its own bits") {
-  enum Case { rate, betas, more, less, dropped, written, unused, cases };
+  enum Case { rate, betas, more, less, dropped, written, unused, scaled, cases };
   const auto hash = [](const Config& config, int which) {
     SpeculatingEngine run(config);
     Engine& engine = run.engine;
     for (int i = 0; i < 2; ++i) {
       engine.expect_step(which == less ? 2 : 1, 1e-2f);
       const std::vector<const Parameter*> some = {&run.toy.bias, &run.toy.matrix};
+      if (which == scaled)
+        engine.set_loss_scaler(zero::LossScaler::State{.scale = engine.loss_scale() / 2.0});
       run_micro_batch(engine, random_gradients(which == unused ? some : run.toy.trainable(), 7));
       if (which == dropped) engine.drop_gradients();
-      if (which == dropped || which == more)
+      if (which == dropped || which == more || which == scaled)
         run_micro_batch(engine, random_gradients(run.toy.trainable(), 8));
       if (which == written)
         engine.write(run.toy.gain, Engine::State::moment1, random_floats(129, 3));
@@ -253,6 +256,10 @@ TEST_CASE("a step that is not the one announced is redone, with its own bits") {
       INFO("case ", which, ", states in ", name_of(states));
       Config config = speculating_on_disk();
       config.offload.optimizer = states;
+      if (which == scaled) {
+        config.compute = DType::f16;
+        config.loss_scaling.initial_scale_power = 8;
+      }
       const std::string speculated = hash(config, which);
       config.offload.speculation = 0;
       CHECK(speculated == hash(config, which));
