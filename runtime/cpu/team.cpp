@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <omp.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <climits>
 #include <cstdlib>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -36,6 +38,7 @@ void futex(std::atomic<int>& word, int operation, int value) {
 
 /// Owners of teams and their helpers.
 std::atomic<int> threads_of_teams{0};
+std::atomic<int> forks{0};  // calls of fork() that led to this process
 
 /// More threads than cores would spin on cores that others need.
 bool spins() {
@@ -72,20 +75,24 @@ thread_local bool in_task = false;
 /// the owner waits for the helpers that entered, and for none that the system keeps waiting.
 class Pool {
  public:
-  Pool() { ++threads_of_teams; }
+  Pool() {
+    ++threads_of_teams;
+    [[maybe_unused]] static const int watched = pthread_atfork(nullptr, nullptr, [] {
+      ++forks;
+      threads_of_teams = 0;
+    });
+  }
   ~Pool() {
+    forget_parent();
     threads_of_teams -= 1 + static_cast<int>(helpers_.size());
     stops_ = true;
     regions_.fetch_add(1);
     futex(regions_, FUTEX_WAKE_PRIVATE, INT_MAX);
-    for (std::thread& helper : helpers_)
-      if (getpid() == process_)
-        helper.join();
-      else
-        helper.detach();  // after fork() the helpers exist in the parent only
+    for (std::thread& helper : helpers_) helper.join();
   }
 
   void run(int workers, int64_t tasks, TaskRef f) {
+    forget_parent();
     grow(workers);
     f_ = &f;
     tasks_ = tasks;
@@ -108,6 +115,15 @@ class Pool {
  private:
   // gate_ is the sum of these, with one_inside for each helper that runs tasks
   static constexpr int open = 1, owner_sleeps = 2, one_inside = 4;
+
+  /// After fork() the helpers exist in the parent only. The child can neither join nor detach them.
+  void forget_parent() {
+    if (forks_ == forks) return;
+    forks_ = forks;
+    for (std::thread& helper : helpers_) std::construct_at(&helper);
+    helpers_.clear();
+    ++threads_of_teams;
+  }
 
   void grow(int workers) {
     while (static_cast<int>(helpers_.size()) + 1 < workers) try {
@@ -163,7 +179,7 @@ class Pool {
   alignas(64) std::atomic<int> regions_{0};  // regions begun
   std::atomic<bool> asleep_{false};          // a helper may sleep
   std::atomic<bool> stops_{false};
-  const pid_t process_ = getpid();
+  int forks_ = forks;
   std::vector<std::thread> helpers_;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/error_message.h"
@@ -91,6 +92,28 @@ TEST_CASE("the threads of a team end with the thread that started them") {
   CHECK(during == before + 3);
   zg::testing::wait_until([&] { return threads() == before; }, "the threads have ended");
 }
+
+#if !defined(__SANITIZE_THREAD__)  // it allows no threads after fork()
+TEST_CASE("after fork() the child has teams of its own, and ends as other programs do") {
+  const auto workers = [](int threads) {
+    std::atomic<int> seen{0};
+    const auto have_all = [&] {
+      zg::cpu::team(threads, 100, [&](int64_t, int worker) { seen |= 1 << worker; });
+      return seen == (1 << threads) - 1;
+    };
+    zg::testing::wait_until(have_all, "each worker takes a task");
+    return threads;
+  };
+  workers(3);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) std::exit(workers(3) + workers(5));  // destroys what this thread has of its own
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 8);
+}
+#endif
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // these map any amount
 TEST_CASE(
