@@ -75,6 +75,18 @@ DrawnAxis::DrawnAxis(const ChartAxis& axis, double width, double height) {
   }
 }
 
+std::string labels_below(const ChartAxis& axis, bool integers, const char* unit) {
+  std::string labels;
+  for (const double tick : axis.ticks) {
+    if (integers && tick != std::round(tick)) continue;
+    const double left = 100.0 * axis.share(tick);  // a label at the right end ends there
+    labels +=
+        fmt::format(R"-(<span style="left:{:.1f}%;transform:translateX(-{:.1f}%)">{}{}</span>)-",
+                    left, left, short_number(tick), unit);
+  }
+  return labels;
+}
+
 namespace {
 
 constexpr double chart_width = 1000.0, chart_height = 200.0;
@@ -186,11 +198,8 @@ std::string drawn(const RunPage& page, const Chart& chart) {
       const std::string held_out = curve(page.runs[i].validation, plot, i);
       if (!held_out.empty()) svg += "<g class=\"validation\">" + held_out + "</g>";
     }
-  std::string steps;
-  for (int i = 0; i <= 4; ++i)
-    steps += fmt::format(
-        "<span>{}</span>",
-        std::llround(static_cast<double>(first) + (last - static_cast<double>(first)) * i / 4.0));
+  const std::string steps =
+      labels_below(ChartAxis::of(static_cast<double>(first), last, false), true, "");
   return fmt::format(
       "<figure class=\"chart\" id=\"{}\" data-points=\"{}\" data-width=\"{}\" data-first=\"{}\" "
       "data-last=\"{}\">\n<figcaption><b>{}</b>{}<output>{}</output></figcaption>\n"

@@ -26,6 +26,8 @@ struct DrawnAxis {
   DrawnAxis(const ChartAxis& axis, double width, double height);
   std::string lines, labels;
 };
+/// The labels of a horizontal axis: at the ticks, or only at those that are integers.
+std::string labels_below(const ChartAxis& axis, bool integers, const char* unit);
 
 struct RunPage;
 /// The sections on memory: by purpose over the points of steps, and by rank and space.

@@ -36,8 +36,9 @@ figcaption { grid-column: 1 / 3; display: flex; flex-wrap: wrap; gap: 0 8px; pad
 figcaption output { margin-left: auto; color: var(--dim); font-variant-numeric: tabular-nums; }
 .y { position: relative; } .y span { position: absolute; right: 6px; transform: translateY(-50%);
   font-size: 12px; line-height: 1; color: var(--dim); white-space: nowrap; }
-.x { grid-column: 2; display: flex; justify-content: space-between; font-size: 12px;
-  color: var(--dim); padding-top: 3px; }
+.x { grid-column: 2; position: relative; height: 20px; font-size: 12px; color: var(--dim);
+  padding-top: 3px; }
+.x span { position: absolute; white-space: nowrap; }
 svg { display: block; width: 100%; height: 100%; overflow: visible; }
 svg path { fill: none; vector-effect: non-scaling-stroke; }
 .grid { stroke: var(--rule); stroke-width: 1; }
@@ -54,7 +55,8 @@ svg .skipped { stroke: var(--skip); stroke-width: 1.2; opacity: 0.7; }
 svg .restart { stroke: var(--restart); stroke-width: 1.6; stroke-dasharray: 6 3; }
 svg .bad { stroke: var(--bad); stroke-width: 1.2; opacity: 0.7; }
 .pair { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
-.memory .x { justify-content: space-around; }
+.memory .x { display: flex; justify-content: space-around; }
+.memory .x span { position: static; }
 .wide { overflow-x: auto; margin-top: 8px; } .wide th, .wide td { white-space: nowrap; }
 svg path.reserved { stroke: var(--text); stroke-width: 2; } .key i.reserved { border-color: var(--text); }
 rect.purpose0 { fill: #4269d0; } rect.purpose1 { fill: #d99a00; } rect.purpose2 { fill: #3f9d8c; }
@@ -87,9 +89,7 @@ rect.purpose3 { fill: #f0604d; } rect.purpose4 { fill: #9c6b4e; } rect.purpose5 
 .key i.held { border-top-style: dotted; } .key i.skipped { border-color: var(--skip); }
 .key i.restart { border-color: var(--restart); border-top-style: dashed; }
 .key i.bad { border-color: var(--bad); }
-@media (max-width: 620px) { .x span:nth-child(even) { display: none; }
-  .memory .x span:nth-child(even) { display: inline; }
-  figcaption output { margin-left: 0; width: 100%; } }
+@media (max-width: 620px) { figcaption output { margin-left: 0; width: 100%; } }
 @media print { * { print-color-adjust: exact; }
   .wide { overflow: visible; } .wide th, .wide td { white-space: normal; } }
 )";

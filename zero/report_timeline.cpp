@@ -172,14 +172,13 @@ ReportedTimeline ReportedTimeline::of(Communicator& ranks, const Trace& trace) {
 std::string timeline_section(const RunPage& page) {
   const Timeline& timeline = page.timeline;
   if (timeline.ranks.empty() || timeline.end_ns <= 0) return "";
-  std::string keys, lanes, ticks, head, rows;
+  std::string keys, lanes, head, rows;
   for (size_t lane = 0; lane < no_lane; ++lane) {
     keys += fmt::format(R"(<span class="key"><i class="lane{}"></i>{}</span>)", lane,
                         timeline_lanes[lane]);
     head += fmt::format("<th class=\"n\">{}</th>", timeline_lanes[lane]);
   }
-  for (int64_t i = 0; i <= 4; ++i)
-    ticks += fmt::format("<span>{} ms</span>", milliseconds(timeline.end_ns * i / 4));
+  const ChartAxis time = ChartAxis::of(0.0, 1e-6 * static_cast<double>(timeline.end_ns), false);
   for (size_t rank = 0; rank < std::min(timeline.ranks.size(), most_shown); ++rank) {
     lanes += drawn(timeline, rank);
     rows += fmt::format("<tr><td>{}</td>", rank);
@@ -193,7 +192,7 @@ std::string timeline_section(const RunPage& page) {
       "each. While this step was recorded, an accelerator&apos;s host waited for every "
       "kernel.</p>\n"
       "<div class=\"wide\"><table>\n<tr><th>rank</th>{}</tr>\n{}</table></div>{}</section>\n",
-      timeline.step, keys, lanes, ticks, head, rows,
+      timeline.step, keys, lanes, labels_below(time, false, " ms"), head, rows,
       timeline.ranks.size() > most_shown
           ? fmt::format("\n<p>and {} more ranks</p>", timeline.ranks.size() - most_shown)
           : "");
