@@ -27,7 +27,7 @@
 // Dtypes: f64, f32, bf16 and f16 (HPU: f32 and bf16; CUDA: not f64). Ops that move or choose
 // elements, where and masked_fill take any dtype. i32 and i64 also have add, sub, mul, div,
 // remainder, neg, abs, sign, square, relu, maximum, minimum, clamp, comparisons, sum, prod, max,
-// min, argmax, argmin, sort, topk, outer, cumsum, cumprod, cummax, cummin, scan, index_add and
+// min, argmax, argmin, sort, topk, dot, outer, cumsum, cumprod, cummax, cummin, scan, index_add and
 // scatter_add; numbers keep their dtype and wrap around. bool has logic, comparisons, argsort,
 // and sum and cumsum, which count in i64.
 namespace zg {
@@ -46,12 +46,17 @@ ZG_API Var div(const Var& a, const Var& b);
 ZG_API Var pow(const Var& a, const Var& b);
 ZG_API Var maximum(const Var& a, const Var& b);
 ZG_API Var minimum(const Var& a, const Var& b);
-/// `b` is rounded to a's dtype, as in pow and comparisons.
+/// `b` is rounded to a's dtype, as in the next five and comparisons.
 ZG_API Var add(const Var& a, double b);
+ZG_API Var sub(const Var& a, double b);
+ZG_API Var pow(const Var& a, double b);
+ZG_API Var maximum(const Var& a, double b);
+ZG_API Var minimum(const Var& a, double b);
+ZG_API Var logaddexp(const Var& a, double b);
+ZG_API Var sub(double a, const Var& b);  ///< a is rounded to b's dtype
 ZG_API Var mul(const Var& a, double b);  ///< b is not rounded
 ZG_API Var div(const Var& a, double b);  ///< floating a: multiplies by 1 / b, which is not rounded
 ZG_API Var div(double a, const Var& b);  ///< a is rounded to b's dtype
-ZG_API Var pow(const Var& a, double b);
 /// log(exp(a) + exp(b)) without overflow; floating. As in PyTorch two equal infinities give this
 /// infinity and gradients of NaN.
 ZG_API Var logaddexp(const Var& a, const Var& b);
@@ -174,9 +179,13 @@ ZG_API Var min(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 ZG_API Var var(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
 /// sqrt(var(x)). The gradient is 0 where it is 0.
 ZG_API Var std(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
-/// The product, 1 of no elements. Made of log2(extent) products of halves along each
-/// axis, so that the gradient is exact where x has zeros.
+/// The product, 1 of no elements. Made of log2(extent) products of halves along each axis, so that
+/// the gradient is exact where x has zeros.
 ZG_API Var prod(const Var& x, const Axes& axes = {}, bool keep_axes = false);
+/// torch.linalg.vector_norm for p = 1, 2 or infinity: the sum of the sizes, the root of the sum of
+/// squares, the largest size; floating. The squares of bf16 and f16 are f32. The gradient is 0 for
+/// elements that are 0, and divided evenly among equal largest ones. ConfigError for another p.
+ZG_API Var norm(const Var& x, double p = 2.0, const Axes& axes = {}, bool keep_axes = false);
 /// Whether an element is true, or all are; x is bool, the result is a constant. Of no elements
 /// false and true.
 ZG_API Var any(const Var& x, const Axes& axes = {}, bool keep_axes = false);
@@ -227,18 +236,6 @@ inline std::vector<Var> split(const Var& x, std::initializer_list<int64_t> sizes
   return split(x, std::span(sizes.begin(), sizes.size()), axis);
 }
 ZG_API Var broadcast_to(const Var& x, const Shape& shape);
-/// torch.gather: y has index's shape, y[i][j][k] = x[i][index[i][j][k]][k] along axis 1. index (i32
-/// | i64) has the rank of x and, except along the axis, at most x's extents.
-ZG_API Var gather(const Var& x, int axis, const Tensor& index);
-/// torch.scatter_add: y = base, then y[i][index[i][j][k]][k] += source[i][j][k] for every element
-/// of index, in rising j. The extents of index are at most those of source and, except along the
-/// axis, at most those of base. Elements of source outside of index have a gradient of 0.
-ZG_API Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source);
-/// x's slices at the places of an index [n], i32 | i64, along an axis. A place that x has not is a
-/// ShapeError: at once on the CPU, of the next synchronize() on an accelerator.
-ZG_API Var index_select(const Var& x, int axis, const Tensor& index);
-/// x's elements at places of its flat elements, i32 | i64; y has index's shape.
-ZG_API Var take(const Var& x, const Tensor& index);
 ZG_API Var cast(const Var& x, DType dtype);
 /// The same tensor as a constant: a number, without a gradient.
 ZG_API Var detach(const Var& x);
@@ -296,6 +293,7 @@ inline Var einsum(const std::string& equation, std::initializer_list<Var> operan
 }
 /// Sums over pairs of axes, of a and b in their order: torch.tensordot.
 ZG_API Var tensordot(const Var& a, const Var& b, const Axes& axes_of_a, const Axes& axes_of_b);
+ZG_API Var dot(const Var& a, const Var& b);    ///< the sum of a[i] * b[i], of vectors
 ZG_API Var outer(const Var& a, const Var& b);  ///< y[i][j] = a[i] * b[j]
 /// y = activation(x weight^T + bias); x [..., in], weight [out, in], bias [out] or absent. Saves
 /// the values that backward of the activation needs.
@@ -455,8 +453,8 @@ inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
 inline Var operator+(const Var& a, double b) { return add(a, b); }
 inline Var operator+(double a, const Var& b) { return add(b, a); }
 inline Var operator-(const Var& a, const Var& b) { return sub(a, b); }
-inline Var operator-(const Var& a, double b) { return add(a, -b); }
-inline Var operator-(double a, const Var& b) { return add(neg(b), a); }
+inline Var operator-(const Var& a, double b) { return sub(a, b); }
+inline Var operator-(double a, const Var& b) { return sub(a, b); }
 inline Var operator-(const Var& x) { return neg(x); }
 inline Var operator*(const Var& a, const Var& b) { return mul(a, b); }
 inline Var operator*(const Var& a, double b) { return mul(a, b); }

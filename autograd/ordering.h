@@ -79,6 +79,18 @@ ZG_API Var slice_scatter(const Var& x, const Var& source, std::span<const AxisRa
 inline Var slice_scatter(const Var& x, const Var& source, std::initializer_list<AxisRange> ranges) {
   return slice_scatter(x, source, std::span(ranges.begin(), ranges.size()));
 }
+/// torch.gather: y has index's shape, y[i][j][k] = x[i][index[i][j][k]][k] along axis 1. index (i32
+/// | i64) has the rank of x and, except along the axis, at most x's extents.
+ZG_API Var gather(const Var& x, int axis, const Tensor& index);
+/// torch.scatter_add: y = base, then y[i][index[i][j][k]][k] += source[i][j][k] for every element
+/// of index, in rising j. The extents of index are at most those of source and, except along the
+/// axis, at most those of base. Elements of source outside of index have a gradient of 0.
+ZG_API Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source);
+/// x's slices at the places of an index [n], i32 | i64, along an axis. A place that x has not is a
+/// ShapeError: at once on the CPU, of the next synchronize() on an accelerator.
+ZG_API Var index_select(const Var& x, int axis, const Tensor& index);
+/// x's elements at places of its flat elements, i32 | i64; y has index's shape.
+ZG_API Var take(const Var& x, const Tensor& index);
 /// y = x, then y[..., index[j], ...] += source[..., j, ...] along an axis, in rising j; index [n]
 /// i32 | i64, source of x's shape with n elements along the axis.
 ZG_API Var index_add(const Var& x, int axis, const Tensor& index, const Var& source);

@@ -58,7 +58,8 @@ Tensor arange(int64_t begin, int64_t end, DType dtype, const Device& device) {
 Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype) {
   check_index("one_hot", "ids", ids);
   if (classes < 1) raise<ConfigError>("one_hot: classes is {}; expected 1 or more", classes);
-  const Var columns(arange(0, classes, ids.dtype(), ids.device())), rows = unsqueeze(Var(ids), -1);
+  const Var columns(arange(0, classes, ids.dtype(), ids.device()));
+  const Var rows = named("one_hot", [&] { return unsqueeze(Var(ids), -1); });
   return cast(equal(rows, columns), dtype).value();
 }
 
@@ -71,7 +72,7 @@ Var pad(const Var& x, int axis, int64_t before, int64_t after, double value) {
                        before, after);
   std::vector<Var> parts;
   const auto fill = [&](int64_t extent) {
-    const Shape shape = values.shape().with(axis, extent);
+    const Shape shape = named("pad", [&] { return values.shape().with(axis, extent); });
     if (extent > 0) parts.emplace_back(Tensor::full(shape, value, values.dtype(), values.device()));
   };
   fill(before);

@@ -88,7 +88,7 @@ Tensor eye(int64_t rows, int64_t columns, DType dtype, const Device& device) {
 
 Tensor full_like(const Tensor& x, double value) {
   check_present("full_like", "x", x);
-  return Tensor::full(x.shape(), value, x.dtype(), x.device());
+  return named("full_like", [&] { return Tensor::full(x.shape(), value, x.dtype(), x.device()); });
 }
 
 Tensor initial_values(const Init& init, const Shape& shape, uint64_t seed, const std::string& name,
@@ -117,8 +117,9 @@ Tensor truncated_normal(const Shape& shape, uint64_t seed, const std::string& na
 
 Tensor uniform(const Shape& shape, uint64_t seed, const std::string& name, double low, double high,
                DType dtype, const Device& device) {
-  if (!(low < high))
-    raise<ConfigError>("uniform: low is {:g}, high is {:g}; expected low < high", low, high);
+  if (!(low < high && std::isfinite(high - low)))
+    raise<ConfigError>("uniform: low is {:g}, high is {:g}; expected finite ones, low < high", low,
+                       high);
   check_floating("uniform", dtype);
   std::vector<double> values;
   for (const uint64_t bits : random_bits("uniform", seed, name, shape.numel()))

@@ -11,7 +11,8 @@
 namespace zg {
 namespace {
 
-/// A tensor whose axis i has the letter labels[i]. Digits are the axes of an ellipsis.
+/// A tensor whose axis i has the letter labels[i]; the axes of a product are merged. Digits are the
+/// axes of an ellipsis.
 struct Labelled {
   Var x;
   std::string labels;
@@ -27,12 +28,26 @@ int64_t elements(const std::string& labels, const std::map<char, int64_t>& exten
   return count;
 }
 
-/// With the axes in another order, then as `extents`.
-Var arranged(const Labelled& a, const std::string& order, const Shape& shape) {
-  AxisOrder axes{.rank = static_cast<int>(order.size())};
-  for (size_t i = 0; i < order.size(); ++i) axes.order[i] = a.axis_of(order[i]);
-  const Var moved = axes.is_identity() ? a.x : permuted("einsum", a.x, axes);
-  return reshape(moved, shape);
+/// With the axes in another order, then as `shape`. Axes that stay neighbours move as one, so that
+/// an intermediate result may have more than Shape::max_rank.
+Var arranged(const Labelled& a, const std::string& order, const Shape& shape,
+             const std::map<char, int64_t>& extents) {
+  std::vector<std::string> runs;
+  for (const char label : order)
+    if (!runs.empty() && a.labels.find(runs.back() + label) != std::string::npos)
+      runs.back() += label;
+    else
+      runs.emplace_back(1, label);
+  if (runs.size() < 2) return reshape(a.x, shape);
+  std::vector<std::string> from = runs;
+  std::ranges::sort(from, {}, [&](const std::string& run) { return a.labels.find(run); });
+  std::vector<int64_t> sizes;
+  for (const std::string& run : from) sizes.push_back(elements(run, extents));
+  const Shape merged = named("einsum", [&] { return Shape(sizes); });
+  AxisOrder axes{.rank = merged.rank()};
+  for (size_t i = 0; i < runs.size(); ++i)
+    axes.order[i] = static_cast<int>(std::ranges::find(from, runs[i]) - from.begin());
+  return reshape(permuted("einsum", reshape(a.x, merged), axes), shape);
 }
 
 /// The elements at which two axes with the same label have the same index.
@@ -79,13 +94,9 @@ Labelled product(Labelled a, Labelled b, const std::string& kept,
     if (!has(a.labels, label)) of_b += label;
   const int64_t B = elements(both, extents), M = elements(of_a, extents);
   const int64_t N = elements(of_b, extents), K = elements(inner, extents);
-  const Var left = arranged(a, both + of_a + inner, {B, M, K});
-  const Var right = arranged(b, both + inner + of_b, {B, K, N});
-  const Var y = inner.empty() ? mul(left, right) : matmul(left, right);
-  const std::string labels = both + of_a + of_b;
-  std::vector<int64_t> shape;
-  for (const char label : labels) shape.push_back(extents.at(label));
-  return {reshape(y, Shape(shape)), labels};
+  const Var left = arranged(a, both + of_a + inner, {B, M, K}, extents);
+  const Var right = arranged(b, both + inner + of_b, {B, K, N}, extents);
+  return {inner.empty() ? mul(left, right) : matmul(left, right), both + of_a + of_b};
 }
 
 /// "ij" of rank 2, "...i" of rank 3 as "10i": an ellipsis has the digits of its axes, from the
@@ -101,6 +112,12 @@ std::string labels_of(const std::string& equation, std::string term, int ellipsi
   for (int i = 0; dots != std::string::npos && i < ellipsis; ++i)
     term.insert(dots, 1, static_cast<char>('0' + i));
   return term;
+}
+
+void check_vectors(const char* op, const Var& a, const Var& b) {
+  for (const auto& [name, x] : {std::pair{"a", &a}, {"b", &b}})
+    if (const Shape shape = number_operand(op, name, *x).shape(); shape.rank() != 1)
+      refuse_shape(op, name, shape, "rank 1");
 }
 
 }  // namespace
@@ -174,7 +191,7 @@ Var einsum(const std::string& equation, std::span<const Var> operands) {
   y = summed(y, result);
   std::vector<int64_t> shape;
   for (const char label : result) shape.push_back(extents.at(label));
-  return arranged(y, result, Shape(shape));
+  return arranged(y, result, named("einsum", [&] { return Shape(shape); }), extents);
 }
 
 Var tensordot(const Var& a, const Var& b, const Axes& axes_of_a, const Axes& axes_of_b) {
@@ -204,10 +221,14 @@ Var tensordot(const Var& a, const Var& b, const Axes& axes_of_a, const Axes& axe
   });
 }
 
+Var dot(const Var& a, const Var& b) {
+  check_vectors("dot", a, b);
+  if (a.shape() != b.shape()) refuse_shape("dot", "b", b.shape(), a.shape().str());
+  return named("dot", [&] { return is_whole(a) ? sum(mul(a, b)) : einsum("i,i->", {a, b}); });
+}
+
 Var outer(const Var& a, const Var& b) {
-  for (const auto& [name, x] : {std::pair{"a", &a}, {"b", &b}})
-    if (const Shape shape = number_operand("outer", name, *x).shape(); shape.rank() != 1)
-      refuse_shape("outer", name, shape, "rank 1");
+  check_vectors("outer", a, b);
   const Var column = unsqueeze(a, 1), row = unsqueeze(b, 0);
   return named("outer", [&] { return mul(column, row); });
 }

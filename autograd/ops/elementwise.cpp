@@ -121,7 +121,7 @@ void composed_binary(const BinaryShapes& n, const ComposedPass& pass) {
     case BinaryOp::logaddexp:
       return accumulate([&] { return dy * sigmoid(a - b); }, [&] { return dy * sigmoid(b - a); });
     case BinaryOp::remainder:
-      return accumulate([&] { return dy; }, [&] { return -dy * floor(a / b); });
+      return accumulate([&] { return dy; }, [&] { return -dy * floor(div(detach(a), detach(b))); });
     default:
       return;
   }
@@ -200,8 +200,12 @@ Var comparison(const char* name, BinaryOp op, const Var& a, const Var& b) {
   }
   return without_gradient(name, {a, b}, computed(name, op, operands(name, a, b)));
 }
+Var number_beside(const char* op, const Var& a, double b) {
+  return number_like(op, b, operand(op, "a", a));
+}
+
 Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
-  return comparison(name, op, a, number_like(name, b, operand(name, "a", a)));
+  return comparison(name, op, a, number_beside(name, a, b));
 }
 
 /// Saves the one tensor that the derivative is computed from: the result or the operand.
@@ -270,12 +274,22 @@ Var logaddexp(const Var& a, const Var& b) {
 Var remainder(const Var& a, const Var& b) {
   return recorded_binary("remainder", BinaryOp::remainder, a, b);
 }
-Var remainder(const Var& a, double b) {
-  return remainder(a, number_like("remainder", b, operand("remainder", "a", a)));
-}
 
-Var add(const Var& a, double b) { return add(a, number_like("add", b, operand("add", "a", a))); }
-Var pow(const Var& a, double b) { return pow(a, number_like("pow", b, operand("pow", "a", a))); }
+Var add(const Var& a, double b) { return add(a, number_beside("add", a, b)); }
+Var pow(const Var& a, double b) { return pow(a, number_beside("pow", a, b)); }
+Var maximum(const Var& a, double b) { return maximum(a, number_beside("maximum", a, b)); }
+Var minimum(const Var& a, double b) { return minimum(a, number_beside("minimum", a, b)); }
+Var logaddexp(const Var& a, double b) { return logaddexp(a, number_beside("logaddexp", a, b)); }
+Var remainder(const Var& a, double b) { return remainder(a, number_beside("remainder", a, b)); }
+
+Var sub(const Var& a, double b) {
+  check_number("sub", b, number_operand("sub", "a", a));
+  return named("sub", [&] { return add(a, -b); });
+}
+Var sub(double a, const Var& b) {
+  check_number("sub", a, number_operand("sub", "b", b));
+  return add(neg(b), a);
+}
 
 Var div(double a, const Var& b) { return div(number_like("div", a, operand("div", "b", b)), b); }
 Var div(const Var& a, double b) {
@@ -345,7 +359,7 @@ Var where(const Var& condition, const Var& a, const Var& b) {
 }
 
 Var where(const Var& condition, const Var& a, double b) {
-  return where(condition, a, number_like("where", b, operand("where", "a", a)));
+  return where(condition, a, number_beside("where", a, b));
 }
 Var where(const Var& condition, double a, const Var& b) {
   return where(condition, number_like("where", a, operand("where", "b", b)), b);

@@ -124,6 +124,12 @@ Var softmax_of(const char* op, const Var& x, int axis, bool log) {
       });
 }
 
+/// sqrt(square), with a gradient of 0 at 0, where that of the root is infinite.
+Var root_of(const Var& square) {
+  const Var none = equal(square, 0.0);
+  return where(none, 0.0, sqrt(where(none, 1.0, square)));
+}
+
 /// The product along an axis, which stays with extent 1.
 Var product_along(Var y, int axis) {
   const Tensor values = y.value();
@@ -166,8 +172,7 @@ Var mean(const Var& x, const Axes& axes, bool keep_axes) {
 Var max(const Var& x, const Axes& axes, bool keep_axes) {
   const Tensor values = number_operand("max", "x", x);
   const ReducedAxes reduction = reduction_of("max", values.shape(), axes, keep_axes);
-  if (values.numel() == 0 && reduction.kept.numel() > 0)
-    refuse_shape("max", "x", values.shape(), "an element to take the maximum of");
+  check_elements("max", reduction);
   const Tensor y = reduced(ReduceOp::max, values, reduction);
   return record(
       "max", {x}, y, {values, y}, reduction,
@@ -227,8 +232,19 @@ Var logsumexp(const Var& x, const Axes& axes, bool keep_axes) {
 Var std(const Var& x, const Axes& axes, int64_t correction, bool keep_axes) {
   floating_operand("std", "x", x);
   const Var square = named("std", [&] { return var(x, axes, correction, keep_axes); });
-  const Var none = equal(square, 0.0);  // the slope of the root is infinite there
-  return where(none, 0.0, sqrt(where(none, 1.0, square)));
+  return root_of(square);
+}
+
+Var norm(const Var& x, double p, const Axes& axes, bool keep_axes) {
+  const DType dtype = floating_operand("norm", "x", x).dtype();
+  if (p != 1.0 && p != 2.0 && p != std::numeric_limits<double>::infinity())
+    raise<ConfigError>("norm: p is {:g}; expected 1, 2 or infinity", p);
+  return named("norm", [&] {
+    if (p == 1.0) return sum(abs(x), axes, keep_axes);
+    if (p > 2.0) return max(abs(x), axes, keep_axes);
+    const Var squares = square(cast(x, accumulator(dtype)));
+    return cast(root_of(sum(squares, axes, keep_axes)), dtype);
+  });
 }
 
 Var prod(const Var& x, const Axes& axes, bool keep_axes) {

@@ -93,7 +93,9 @@ Var reshape(const Var& x, const Shape& shape) {
 }
 
 Var reshape(const Var& x, std::initializer_list<int64_t> extents) {
-  return reshape(x, Shape::with_inferred(extents, operand("reshape", "x", x).numel(), "reshape"));
+  const int64_t numel = operand("reshape", "x", x).numel();
+  return reshape(x,
+                 named("reshape", [&] { return Shape::with_inferred(extents, numel, "reshape"); }));
 }
 
 Var permute(const Var& x, std::initializer_list<int> axes) {

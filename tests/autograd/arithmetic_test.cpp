@@ -80,6 +80,10 @@ TEST_CASE("add, mul and pow with a number and neg have the right values and grad
     CHECK(values_of(mul(Var(x), -0.3))[i] == values[i] * -0.3);
     CHECK(values_of(pow(Var(x), 3.0))[i] == doctest::Approx(std::pow(values[i], 3.0)));
     CHECK(values_of(neg(Var(x)))[i] == -values[i]);
+    CHECK(values_of(maximum(Var(x), 1.2))[i] == std::fmax(values[i], 1.2));
+    CHECK(values_of(minimum(Var(x), 1.2))[i] == std::fmin(values[i], 1.2));
+    CHECK(values_of(logaddexp(Var(x), 1.2))[i] ==
+          doctest::Approx(std::log(std::exp(values[i]) + std::exp(1.2))));
   }
   check_gradient([](Tape&, Vars in) { return add(in[0], 2.5); }, {x});
   check_gradient([](Tape&, Vars in) { return mul(in[0], -0.3); }, {x});

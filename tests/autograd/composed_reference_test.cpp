@@ -109,7 +109,14 @@ const std::map<std::string, OpOfInputs>& composed_ops() {
        [](Vars in) {
          return tensordot(in[0], in[1], {0, 2}, {2, 0});
        }},
-      {"outer", [](Vars in) { return outer(in[0], in[1]); }}};
+      {"outer", [](Vars in) { return outer(in[0], in[1]); }},
+      {"norm, 1", [](Vars in) { return norm(in[0], 1, {1}); }},
+      {"norm, 2",
+       [](Vars in) {
+         return norm(in[0], 2, {1, 2});
+       }},
+      {"norm, infinity", [](Vars in) { return norm(in[0], INFINITY, 1, true); }},
+      {"dot", [](Vars in) { return dot(in[0], in[1]); }}};
   return all;
 }
 
@@ -127,7 +134,7 @@ double weight_of(size_t i) { return static_cast<double>(static_cast<int>(i * 7 %
 TEST_CASE("composed ops and losses have PyTorch's values and gradients") {
   std::ifstream file(ZG_FIXTURES "composed.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
-  REQUIRE(cases.size() == composed_ops().size() + 6);  // einsum's
+  REQUIRE(cases.size() == composed_ops().size() + 7);  // einsum's
   for (const nlohmann::json& c : cases) {
     const std::string name = c.at("name");
     CAPTURE(name);
@@ -143,10 +150,17 @@ TEST_CASE("composed ops and losses have PyTorch's values and gradients") {
     std::vector<double> weights(static_cast<size_t>(y.value().numel()), 1.0);
     for (size_t i = 0; weights.size() > 1 && i < weights.size(); ++i) weights[i] = weight_of(i);
     const Tensor dy = Tensor::from(weights, y.shape(), shared_device());
+    const std::vector<Var> by_ops =
+        grad({&y, 1}, inputs, {.create_graph = true, .cotangents = {dy}});
     tape.backward({&y, 1}, {&dy, 1});
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (const nlohmann::json& gradient = c.at("gradients")[i]; !gradient.is_null())
-        CHECK(excess(tape.gradient(inputs[i]), gradient.get<std::vector<double>>(), 1e-13) < 1.0);
+      if (const nlohmann::json& gradient = c.at("gradients")[i]; !gradient.is_null()) {
+        const auto slopes = gradient.get<std::vector<double>>();
+        CAPTURE(values_of(by_ops[i]));
+        CAPTURE(slopes);
+        CHECK(excess(tape.gradient(inputs[i]), slopes, 1e-13) < 1.0);
+        CHECK(excess(by_ops[i].value(), slopes, 1e-12) < 1.0);
+      }
   }
 }
 

@@ -34,11 +34,18 @@ TEST_CASE("min, var and logsumexp keep or drop any axes") {
   CHECK(logsumexp(x, {}, true).shape() == Shape{1, 1, 1});
 }
 
-TEST_CASE("var of bf16 does not round the mean") {
-  const Var x(Tensor::from(std::vector<float>{100, 100.5, 100, 100.5}, {4}, shared_device()));
-  const Var narrow = cast(x, DType::bf16);
-  CHECK(values_of(var(narrow, {}, 0)) == Doubles{0.0625});
-  CHECK(var(narrow, {}, 0).value().dtype() == DType::bf16);
+TEST_CASE("var of bf16 and f16 does not round the mean, and norm not the squares") {
+  for (const auto& [dtype, x] : {std::pair{DType::bf16, 100.0}, {DType::f16, 1000.0}}) {
+    CAPTURE(x);
+    const Var narrow = cast(var_of({x, x + 0.5, x, x + 0.5}, {4}), dtype);
+    CHECK(values_of(var(narrow, {}, 0)) == Doubles{0.0625});
+    CHECK(var(narrow, {}, 0).value().dtype() == dtype);
+    CHECK(values_of(norm(slice(narrow, 0, 0, 1))) == Doubles{x});
+    CHECK(norm(narrow).dtype() == dtype);
+  }
+  Tape tape(shared_device());
+  const Var equal_ones = tape.variable(var_of({2, 2}, {2}).value());
+  CHECK(values_of(grad(zg::std(equal_ones), equal_ones)) == Doubles{0, 0});
 }
 
 TEST_CASE("logsumexp neither overflows nor makes NaN of infinities") {
@@ -76,6 +83,8 @@ TEST_CASE("transpose, squeeze, unsqueeze, stack and repeat move and copy element
   CHECK(values_of(repeat(x, {1, 2})) == Doubles{0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5});
   CHECK(values_of(repeat(x, {2, 1})) == Doubles{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
   CHECK(repeat(x, {0, 2}).shape() == Shape{0, 6});
+  CHECK(roll(repeat(x, {0, 2}), 1, 0).shape() == Shape{0, 6});
+  CHECK(gather(x, 1, indices({}, {2, 0})).shape() == Shape{2, 0});
   constexpr int64_t many = int64_t{1} << 40;  // a plan has no work for each copy
   CHECK(repeat(Tensor::zeros({1, 3}, DType::u8, Device::meta()), {many, 1}).shape() ==
         Shape{many, 3});
@@ -200,6 +209,8 @@ TEST_CASE("sort, cummax, nonzero and masked_select give indices, and plans refus
   const Var rows = var_of({0, 1, 0, 0, -2, NAN}, {2, 3});
   CHECK(nonzero(rows).to_host<int64_t>() == std::vector<int64_t>{0, 1, 1, 1, 1, 2});
   CHECK(nonzero(slice(rows, 0, 0, 0)).shape() == Shape{0, 2});
+  CHECK(nonzero(pad(var_of({1}, {1, 1, 1}), 1, 2, 1)).to_host<int64_t>() ==
+        std::vector<int64_t>{0, 2, 0});
   CHECK(masked_select(rows, equal(rows, 9.0)).shape() == Shape{0});
   CHECK(values_of(masked_select(rows, isnan(var_of({0, NAN, 0}, {3})))) == Doubles{1, -2});
   const Var planned(Tensor::zeros({2, 3}, DType::f32, Device::meta()));
@@ -249,6 +260,9 @@ TEST_CASE("ops of integers and bools have PyTorch's values, and their shapes in 
       {"diag", [](auto& x) { return diag(x, 1); }, {-5, -1}},
       {"masked_fill", [](auto& x) { return masked_fill(x, x > 0, 9); }, {9, -5, 9, -6, 0, -1}},
       {"outer", [](auto& x) { return outer(max(x, 1), max(x, 1)); }, {36, 0, 0, 0}},
+      {"dot", [](auto& x) { return dot(max(x, 1), min(x, 1)); }, {-30}},
+      {"sub", [](auto& x) { return 3 - (x - 1); }, {-1, 9, -2, 10, 4, 5}},
+      {"minimum", [](auto& x) { return minimum(maximum(x, -1), 5); }, {5, -1, 5, -1, 0, -1}},
       {"index_add", [&](auto& x) { return of_rows(x, x); }, {5, -5, 6, -7, -5, 4}},
       {"sum of bools", [](auto& x) { return sum(x > 0, 1); }, {2, 0}},
       {"cumsum of bools", [](auto& x) { return cumsum(x < 0, 1); }, {0, 1, 1, 1, 1, 2}},
@@ -266,6 +280,7 @@ TEST_CASE("ops of integers and bools have PyTorch's values, and their shapes in 
       CHECK(planned.dtype() == y.dtype());
     }
   CHECK(sum(equal(var_of({1, 2}, {2}), 1)).dtype() == DType::i64);
+  CHECK(cumsum(equal(var_of({1, 2}, {2}), 1), 0).dtype() == DType::i64);
   const auto least = static_cast<double>(std::numeric_limits<int32_t>::min());
   const Var x = cast(var_of({3, least, least + 1}, {3}), DType::i32);
   CHECK(values_of(min(x)) == Doubles{least});

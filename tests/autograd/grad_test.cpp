@@ -11,8 +11,6 @@ namespace {
 
 const GradOptions again{.create_graph = true};
 
-Var dot(const Var& a, const Var& b) { return sum(mul(a, b)); }
-
 /// sum(x_i^2 x_(i+1)), whose Hessian matrix has 2 x_(i+1) on and 2 x_i beside the diagonal.
 Var chain(const Var& x) {
   const int64_t n = x.shape()[0];

@@ -29,6 +29,22 @@ TEST_CASE("an error names the op that was called, not one that it is made of") {
   };
   const std::pair<const char*, std::function<void()>> rows[] = {
       {"sub", [&] { x - narrow; }},
+      {"sub", [&] { whole - 0.5; }},
+      {"sub", [&] { 0.5 - whole; }},
+      {"sub", [&] { 1 - flag; }},
+      {"sub", [&] { none - 1; }},
+      {"maximum", [&] { maximum(whole, 0.5); }},
+      {"logaddexp", [&] { logaddexp(whole, 1); }},
+      {"norm", [&] { norm(whole); }},
+      {"norm", [&] { norm(x, 3); }},
+      {"norm", [&] { norm(x, INFINITY, 2); }},
+      {"max",
+       [&] {
+         max(zeros({0, 0}, DType::f32), 1);
+       }},
+      {"reshape", [&] { reshape(x, {-9}); }},
+      {"pad", [&] { pad(row, 0, INT64_MAX, 0); }},
+      {"slice", [&] { slice(row, {{.step = INT64_MIN}}); }},
       {"neg", [&] { neg(flag); }},
       {"remainder", [&] { remainder(whole, 0.5); }},
       {"div", [&] { div(whole, 0.0); }},
@@ -166,6 +182,11 @@ TEST_CASE("an error names the op that was called, not one that it is made of") {
       {"diag", [&] { diag(row, INT64_MAX); }},
       {"diag", [&] { diag(x, INT64_MIN); }},
       {"full_like", [&] { full_like(absent, 1); }},
+      {"full_like", [&] { full_like(ids, 0.5); }},
+      {"one_hot",
+       [&] {
+         one_hot(Tensor::zeros({1, 1, 1, 1, 1, 1}, DType::i64, device), 2);
+       }},
       {"multinomial", [&] { multinomial(whole.value(), 1, true, 1, "draw"); }},
       {"matmul", [&] { matmul(x, x); }},
       {"einsum",
@@ -198,6 +219,13 @@ TEST_CASE("an error names the op that was called, not one that it is made of") {
        [&] {
          tensordot(x, zeros({2, 2}, DType::f32), {0, 0}, {0, 1});
        }},
+      {"einsum",
+       [&] {
+         einsum("abcd,efgh->abcdefgh", {image, image});
+       }},
+      {"dot", [&] { dot(row, x); }},
+      {"dot", [&] { dot(row, zeros({2}, DType::f32)); }},
+      {"dot", [&] { dot(row, far); }},
       {"outer", [&] { outer(x, row); }},
       {"outer", [&] { outer(row, none); }},
       {"outer", [&] { outer(row, zeros({3}, DType::bf16)); }},

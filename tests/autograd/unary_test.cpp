@@ -50,6 +50,35 @@ TEST_CASE("unary ops match the C library") {
     }
 }
 
+TEST_CASE("gradients by other ops are those of backward at 0, at ties and for NaN") {
+  const std::vector<double> edges = {0, -0.0, 1, 1, -1, 2, -3, NAN};
+  std::vector<double> left, right;
+  for (const double a : edges)
+    for (const double b : edges) left.push_back(a), right.push_back(b);
+  const Tensor a = Tensor::from(left, {8, 8}, shared_device());
+  const Tensor b = Tensor::from(right, {8, 8}, shared_device());
+  const std::pair<const char*, Var (*)(const Var&, const Var&)> rows[] = {
+      {"div", div},
+      {"pow", pow},
+      {"remainder", remainder},
+      {"maximum", maximum},
+      {"minimum", minimum},
+      {"where", [](auto& x, auto& y) { return where(x < y, x, y); }},
+      {"max", [](auto& x, auto& y) { return max(x, 1) + max(y, 1); }},
+      {"min", [](auto& x, auto& y) { return min(x, 0) + min(y, 0); }},
+      {"std", [](auto& x, auto& y) { return zg::std(x, 1) + zg::std(y, 0); }},
+      {"norm", [](auto& x, auto& y) { return norm(x, 2, 1) + norm(y, INFINITY, 1); }},
+      {"clamp", [](auto& x, auto& y) { return clamp(x, -1, 1) * clamp(y, 0, 2); }}};
+  for (const auto& [name, op] : rows) {
+    CAPTURE(name);
+    check_composed([&](Tape&, Vars in) { return op(in[0], in[1]); }, {a, b});
+  }
+  for (const UnaryOperation& operation : unary_operations()) {
+    CAPTURE(operation.name);
+    check_composed([&](Tape&, Vars in) { return operation.op(in[0]); }, {a});
+  }
+}
+
 TEST_CASE("unary ops refuse dtypes that are not floating-point and suggest a cast") {
   const Device device = Device::cpu();
   const Var whole(Tensor::zeros({3}, DType::i32, device));

@@ -67,7 +67,6 @@ Var slice_scatter(const Var& x, const Var& source, const json& a) {
   range.step = a[3];
   return slice_scatter(x, source, ranges);
 }
-Var sub(const Var& a, double b) { return add(a, -b); }
 
 const std::map<std::string, Call>& calls() {
   static const std::map<std::string, Call> rows = {
@@ -111,6 +110,8 @@ const std::map<std::string, Call>& calls() {
       ZG_WITH(take, (void(a), in[1].value()))
       ZG_ROW(einsum, {einsum(a[0], in)})
       ZG_WITH(tensordot, in[1], axes_of(a[0]), axes_of(a[1]))
+      ZG_PAIR(dot)
+      ZG_WITH(norm, a[0].is_null() ? INFINITY : a[0].get<double>(), axes_of(a[1]), bool(a[2]))
       ZG_ROW(meshgrid, (void(a), meshgrid(in)))
       ZG_ROW(full_like, {Var(full_like(in[0].value(), a[0]))})
       ZG_ROW(permute, {with_list<int>(a[0], [&](auto axes) { return permute(in[0], axes); })})

@@ -56,6 +56,12 @@ def axes(x, dim=None, keepdim=False, dtype=None, **kwargs):
     return [x], [dim, keepdim]
 
 
+def norm(x, ord=2, dim=None, keepdim=False, **kwargs):  # noqa: A002
+    need(ord in (1, 2, float("inf")), "a p other than 1, 2 and infinity")
+    tensors, arguments = axes(x, dim, keepdim, **kwargs)
+    return tensors, [None if ord == float("inf") else float(ord), *arguments]
+
+
 def variance(x, dim=None, unbiased=True, keepdim=False, correction=None, **kwargs):
     if isinstance(dim, bool):
         dim, unbiased = None, dim
@@ -327,7 +333,7 @@ ADAPTERS = {
     **dict.fromkeys(("any", "all"), booleans), **dict.fromkeys(("logical_and", "logical_or", "logical_not"), logical),
     "div": div, "std": variance, "argmin": argmax, "cumprod": axis(0), "logcumsumexp": logcumsumexp, "flip": flip, "roll": roll,
     "diag": lambda x, diagonal=0: ([x], [diagonal]), "index_select": of_indices, "einsum": einsum, "tensordot": tensordot,
-    "take": take, "outer": lambda a, b: ([a, b], []), "permute": flip, "repeat": repeat,
+    "take": take, **dict.fromkeys(("dot", "outer"), lambda a, b: ([a, b], [])), "norm": norm, "permute": flip, "repeat": repeat,
     "meshgrid": meshgrid,
     "full_like": lambda x, value, **kwargs: (plain(kwargs), ([x], [float(value)]))[1], "layer_norm": layer_norm,
     "rms_norm": rms_norm, "embedding": embedding, "one_hot": one_hot, "cross_entropy": cross_entropy,

@@ -104,6 +104,12 @@ CASES = {
        for equation, *shapes in (("bthd,bshd->bhts", (2, 3, 4, 5), (2, 6, 4, 5)), ("ij,j", (3, 4), (4,)),
                                  ("...ik,kj->...ji", (2, 3, 4), (4, 5)), ("iij->j", (3, 3, 2)),
                                  ("bn,anm,bm->ba", (2, 3), (5, 3, 4), (2, 4)), ("i->", (3,)))},
+    "norm, 1": (lambda x: torch.linalg.vector_norm(x, 1, 1), [with_zeros(values(3, 5, 2))]),
+    "norm, 2": (lambda x: torch.linalg.vector_norm(x, 2, (1, 2)), [torch.cat([values(2, 3, 2), torch.zeros(1, 3, 2).double()])]),
+    "norm, infinity": (lambda x: torch.linalg.vector_norm(x, torch.inf, 1, True), [values(4, 3).round()]),
+    "dot": (lambda a, b: torch.dot(a, b), [values(5), values(5)]),
+    "einsum abcd,efgh,efgha->bcdh": (lambda *in_: torch.einsum("abcd,efgh,efgha->bcdh", *in_),
+                                     [values(2, 1, 2, 3), values(2, 3, 1, 2), values(2, 3, 1, 2, 2)]),
 }
 
 
