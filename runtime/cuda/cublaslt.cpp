@@ -1,54 +1,23 @@
 #include "zerograd/runtime/cuda/cublaslt.h"
 
-#include <cuda_runtime_api.h>
-
 #include <cstdlib>
 #include <string_view>
 
-#include "zerograd/runtime/cuda/library.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
 namespace {
 
-struct Opened {
-  CublasLt functions = {};
-  std::string absence;
-};
-
-Opened open() {
-  // First the version whose header this file was compiled with, then 13 and 12, whose functions
-  // have the same parameters.
-  static const Library library({fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000),
-                                "libcublasLt.so.13", "libcublasLt.so.12"});
-  Opened opened{.absence = library.absence()};
-  if (!library.present()) return opened;
-  opened.absence.clear();
-  const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(library.symbol(name));
-    if (!function && opened.absence.empty()) opened.absence = std::string("it lacks ") + name;
-  };
-  CublasLt& f = opened.functions;
-  find(f.create, "cublasLtCreate");
-  find(f.version, "cublasLtGetVersion");
-  find(f.matmul, "cublasLtMatmul");
-  find(f.heuristic, "cublasLtMatmulAlgoGetHeuristic");
-  find(f.algo_check, "cublasLtMatmulAlgoCheck");
-  find(f.desc_create, "cublasLtMatmulDescCreate");
-  find(f.desc_destroy, "cublasLtMatmulDescDestroy");
-  find(f.desc_set, "cublasLtMatmulDescSetAttribute");
-  find(f.layout_create, "cublasLtMatrixLayoutCreate");
-  find(f.layout_destroy, "cublasLtMatrixLayoutDestroy");
-  find(f.layout_set, "cublasLtMatrixLayoutSetAttribute");
-  find(f.preference_create, "cublasLtMatmulPreferenceCreate");
-  find(f.preference_destroy, "cublasLtMatmulPreferenceDestroy");
-  find(f.preference_set, "cublasLtMatmulPreferenceSetAttribute");
-  return opened;
+const CublasLt& opened() {
+  static const CublasLt functions;
+  return functions;
 }
 
-const Opened& opened() {
-  static const Opened found = open();
-  return found;
+// Empty: cuBLASLt can be used.
+std::string why_unusable() {
+  const Library& library = opened().library;
+  if (!library.absence().empty() || library.lacking().empty()) return library.absence();
+  return "it lacks " + library.lacking();
 }
 
 enum class Wish { any, own, cublaslt };
@@ -68,12 +37,12 @@ Wish wish() {
 const CublasLt* cublaslt() {
   const Wish wished = wish();
   if (wished == Wish::own) return nullptr;
-  if (opened().absence.empty()) return &opened().functions;
+  if (why_unusable().empty()) return &opened();
   if (wished == Wish::any) return nullptr;
   raise<ConfigError>(
       "ZG_CUDA_MATMUL=cublaslt, but cuBLASLt is absent: {}; install it, set LD_LIBRARY_PATH, or "
       "use ZG_CUDA_MATMUL=own",
-      opened().absence);
+      why_unusable());
 }
 
 bool plans_cublaslt() { return wish() != Wish::own; }
@@ -84,7 +53,7 @@ std::string describe_matmul() {
     return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
   }
   return fmt::format("own matmul ({})",
-                     wish() == Wish::own ? std::string("ZG_CUDA_MATMUL=own") : opened().absence);
+                     wish() == Wish::own ? std::string("ZG_CUDA_MATMUL=own") : why_unusable());
 }
 
 void check(cublasStatus_t status, const char* what) {

@@ -1,28 +1,43 @@
 #pragma once
 
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 
 #include <stdexcept>
 #include <string>
+
+#include "zerograd/runtime/cuda/library.h"
 
 namespace zg::cuda {
 
 /// The functions of cuBLASLt that are used, named without the prefix cublasLt.
 struct CublasLt {
-  decltype(&cublasLtCreate) create;
-  decltype(&cublasLtGetVersion) version;
-  decltype(&cublasLtMatmul) matmul;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-  decltype(&cublasLtMatmulAlgoCheck) algo_check;
-  decltype(&cublasLtMatmulDescCreate) desc_create;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
-  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+  // First the version whose header this file was compiled with, then 13 and 12, whose functions
+  // have the same parameters.
+  Library library{{"libcublasLt.so." + std::to_string(CUDART_VERSION / 1000), "libcublasLt.so.13",
+                   "libcublasLt.so.12"}};
+
+  decltype(&cublasLtCreate) create = library.find("cublasLtCreate");
+  decltype(&cublasLtGetVersion) version = library.find("cublasLtGetVersion");
+  decltype(&cublasLtMatmul) matmul = library.find("cublasLtMatmul");
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic =
+      library.find("cublasLtMatmulAlgoGetHeuristic");
+  decltype(&cublasLtMatmulAlgoCheck) algo_check = library.find("cublasLtMatmulAlgoCheck");
+  decltype(&cublasLtMatmulDescCreate) desc_create = library.find("cublasLtMatmulDescCreate");
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = library.find("cublasLtMatmulDescDestroy");
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set =
+      library.find("cublasLtMatmulDescSetAttribute");
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = library.find("cublasLtMatrixLayoutCreate");
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy =
+      library.find("cublasLtMatrixLayoutDestroy");
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set =
+      library.find("cublasLtMatrixLayoutSetAttribute");
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create =
+      library.find("cublasLtMatmulPreferenceCreate");
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy =
+      library.find("cublasLtMatmulPreferenceDestroy");
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set =
+      library.find("cublasLtMatmulPreferenceSetAttribute");
 };
 
 /// The library, opened at the first call. Null if it is not installed or lacks one of the

@@ -12,14 +12,28 @@ class Library {
   /// /usr/local/cuda.
   explicit Library(const std::vector<std::string>& names);
 
-  bool present() const { return handle_ != nullptr; }
-  const std::string& absence() const { return absence_; }  ///< why it is not present
+  const std::string& absence() const { return absence_; }  ///< empty: it is present
   /// The address of a function or variable; null if the library does not define it.
   void* symbol(const char* name) const;
 
+  struct Symbol {
+    void* address;
+    template <class Function>
+    operator Function*() const {
+      return reinterpret_cast<Function*>(address);
+    }
+  };
+  /// A function that is used. lacking(): the first that the library does not define; empty: none.
+  Symbol find(const char* name) {
+    void* const address = symbol(name);
+    if (!address && lacking_.empty()) lacking_ = name;
+    return {address};
+  }
+  const std::string& lacking() const { return lacking_; }
+
  private:
   void* handle_ = nullptr;
-  std::string absence_;
+  std::string absence_, lacking_;
 };
 
 }  // namespace zg::cuda

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "zerograd/runtime/comm/transport.h"
+#include "zerograd/runtime/cuda/library.h"
 
 namespace zg::cuda {
 
@@ -28,25 +29,31 @@ struct NcclConfig {
 
 /// The functions of NCCL that are used, named without the prefix nccl.
 struct Nccl {
-  NcclResult (*get_version)(int*);
-  NcclResult (*get_unique_id)(NcclId*);
-  const char* (*get_error_string)(NcclResult);
-  NcclResult (*comm_init_rank_config)(NcclComm*, int ranks, NcclId, int rank, NcclConfig*);
-  NcclResult (*comm_get_async_error)(NcclComm, NcclResult*);
-  NcclResult (*comm_abort)(NcclComm);
-  NcclResult (*group_start)();
-  NcclResult (*group_end)();
-  NcclResult (*send)(const void*, size_t count, NcclType, int peer, NcclComm, cudaStream_t);
-  NcclResult (*recv)(void*, size_t count, NcclType, int peer, NcclComm, cudaStream_t);
-  NcclResult (*all_gather)(const void*, void*, size_t count, NcclType, NcclComm, cudaStream_t);
+  Library library{{"libnccl.so.2"}};
+
+  NcclResult (*get_version)(int*) = library.find("ncclGetVersion");
+  NcclResult (*get_unique_id)(NcclId*) = library.find("ncclGetUniqueId");
+  const char* (*get_error_string)(NcclResult) = library.find("ncclGetErrorString");
+  NcclResult (*comm_init_rank_config)(NcclComm*, int ranks, NcclId, int rank,
+                                      NcclConfig*) = library.find("ncclCommInitRankConfig");
+  NcclResult (*comm_get_async_error)(NcclComm, NcclResult*) = library.find("ncclCommGetAsyncError");
+  NcclResult (*comm_abort)(NcclComm) = library.find("ncclCommAbort");
+  NcclResult (*group_start)() = library.find("ncclGroupStart");
+  NcclResult (*group_end)() = library.find("ncclGroupEnd");
+  NcclResult (*send)(const void*, size_t count, NcclType, int peer, NcclComm,
+                     cudaStream_t) = library.find("ncclSend");
+  NcclResult (*recv)(void*, size_t count, NcclType, int peer, NcclComm,
+                     cudaStream_t) = library.find("ncclRecv");
+  NcclResult (*all_gather)(const void*, void*, size_t count, NcclType, NcclComm,
+                           cudaStream_t) = library.find("ncclAllGather");
   NcclResult (*broadcast)(const void*, void*, size_t count, NcclType, int root, NcclComm,
-                          cudaStream_t);
+                          cudaStream_t) = library.find("ncclBroadcast");
   NcclResult (*all_reduce)(const void*, void*, size_t count, NcclType, NcclOperation, NcclComm,
-                           cudaStream_t);
+                           cudaStream_t) = library.find("ncclAllReduce");
   NcclResult (*reduce)(const void*, void*, size_t count, NcclType, NcclOperation, int root,
-                       NcclComm, cudaStream_t);
+                       NcclComm, cudaStream_t) = library.find("ncclReduce");
   NcclResult (*reduce_scatter)(const void*, void*, size_t count, NcclType, NcclOperation, NcclComm,
-                               cudaStream_t);
+                               cudaStream_t) = library.find("ncclReduceScatter");
 };
 
 /// The library, opened at the first call. Null if it is not installed or lacks one of the

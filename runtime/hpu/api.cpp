@@ -9,73 +9,8 @@
 namespace zg::hpu {
 namespace {
 
-struct Loader {
-  Api functions{};
-  std::string absence;
-
-  Loader() {
-    void* const library = dlopen("libze_loader.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-      absence = "there is no Level Zero loader (libze_loader.so.1); on Debian it is in libze1";
-      return;
-    }
-    const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(  //
-          dlsym(library, name));
-      if (!function && absence.empty())
-        absence = fmt::format("the Level Zero loader lacks {}; expected API 1.4 or newer", name);
-    };
-    Api& a = functions;
-    find(a.init, "zeInit");
-    find(a.driverGet, "zeDriverGet");
-    find(a.driverGetProperties, "zeDriverGetProperties");
-    find(a.deviceGet, "zeDeviceGet");
-    find(a.deviceGetProperties, "zeDeviceGetProperties");
-    find(a.deviceGetComputeProperties, "zeDeviceGetComputeProperties");
-    find(a.deviceGetModuleProperties, "zeDeviceGetModuleProperties");
-    find(a.deviceGetMemoryProperties, "zeDeviceGetMemoryProperties");
-    find(a.deviceGetCommandQueueGroupProperties, "zeDeviceGetCommandQueueGroupProperties");
-    find(a.contextCreate, "zeContextCreate");
-    find(a.memAllocDevice, "zeMemAllocDevice");
-    find(a.memAllocHost, "zeMemAllocHost");
-    find(a.memFree, "zeMemFree");
-    find(a.virtualMemReserve, "zeVirtualMemReserve");
-    find(a.virtualMemFree, "zeVirtualMemFree");
-    find(a.virtualMemQueryPageSize, "zeVirtualMemQueryPageSize");
-    find(a.virtualMemMap, "zeVirtualMemMap");
-    find(a.virtualMemUnmap, "zeVirtualMemUnmap");
-    find(a.physicalMemCreate, "zePhysicalMemCreate");
-    find(a.physicalMemDestroy, "zePhysicalMemDestroy");
-    find(a.commandListCreateImmediate, "zeCommandListCreateImmediate");
-    find(a.commandListDestroy, "zeCommandListDestroy");
-    find(a.commandListAppendBarrier, "zeCommandListAppendBarrier");
-    find(a.commandListAppendMemoryCopy, "zeCommandListAppendMemoryCopy");
-    find(a.commandListAppendMemoryFill, "zeCommandListAppendMemoryFill");
-    find(a.commandListAppendLaunchKernel, "zeCommandListAppendLaunchKernel");
-    find(a.eventPoolCreate, "zeEventPoolCreate");
-    find(a.eventPoolDestroy, "zeEventPoolDestroy");
-    find(a.eventCreate, "zeEventCreate");
-    find(a.eventDestroy, "zeEventDestroy");
-    find(a.eventHostSynchronize, "zeEventHostSynchronize");
-    find(a.eventHostReset, "zeEventHostReset");
-    find(a.eventQueryStatus, "zeEventQueryStatus");
-    find(a.eventQueryKernelTimestamp, "zeEventQueryKernelTimestamp");
-    find(a.moduleCreate, "zeModuleCreate");
-    find(a.moduleDestroy, "zeModuleDestroy");
-    find(a.moduleBuildLogGetString, "zeModuleBuildLogGetString");
-    find(a.moduleBuildLogDestroy, "zeModuleBuildLogDestroy");
-    find(a.moduleGetNativeBinary, "zeModuleGetNativeBinary");
-    find(a.kernelCreate, "zeKernelCreate");
-    find(a.kernelDestroy, "zeKernelDestroy");
-    find(a.kernelGetProperties, "zeKernelGetProperties");
-    find(a.kernelSetGroupSize, "zeKernelSetGroupSize");
-    find(a.kernelSetArgumentValue, "zeKernelSetArgumentValue");
-    find(a.driverGetExtensionFunctionAddress, "zeDriverGetExtensionFunctionAddress");
-  }
-};
-
-const Loader& loader() {
-  static const Loader opened;
+const Api& loader() {
+  static const Api opened;
   return opened;
 }
 
@@ -124,8 +59,7 @@ std::string objection(ze_driver_handle_t driver) {
   if (build >= oldest_build) return {};
   return fmt::format(
       "the Level Zero driver is version {}.{}.{}; expected build {} (Intel's compute runtime "
-      "24.31) "
-      "or newer; Debian's intel-opencl-icd is too old: install libze-intel-gpu1 and "
+      "24.31) or newer; Debian's intel-opencl-icd is too old: install libze-intel-gpu1 and "
       "intel-opencl-icd from github.com/intel/compute-runtime/releases, or use cpu",
       version >> 24, version >> 16 & 0xff, build, oldest_build);
 }
@@ -185,9 +119,19 @@ Driver find_driver() {
 
 }  // namespace
 
+Api::Symbol Api::find(const char* name) {
+  static void* const library = dlopen("libze_loader.so.1", RTLD_NOW | RTLD_LOCAL);
+  void* const address = library ? dlsym(library, name) : nullptr;
+  if (!library)
+    absence = "there is no Level Zero loader (libze_loader.so.1); on Debian it is in libze1";
+  else if (!address && absence.empty())
+    absence = fmt::format("the Level Zero loader lacks {}; expected API 1.4 or newer", name);
+  return {address};
+}
+
 const Api& api() {
   if (!loader().absence.empty()) raise<DeviceError>("hpu: {}", loader().absence);
-  return loader().functions;
+  return loader();
 }
 
 void check(ze_result_t result, const char* what) {

@@ -9,52 +9,78 @@ namespace zg::hpu {
 
 /// The functions of Level Zero (core API 1.4) that are used here, named without ze. The loader is
 /// opened at run time, so a program also starts where none is installed.
-struct Api {
-  decltype(&::zeInit) init;
-  decltype(&::zeDriverGet) driverGet;
-  decltype(&::zeDriverGetProperties) driverGetProperties;
-  decltype(&::zeDeviceGet) deviceGet;
-  decltype(&::zeDeviceGetProperties) deviceGetProperties;
-  decltype(&::zeDeviceGetComputeProperties) deviceGetComputeProperties;
-  decltype(&::zeDeviceGetModuleProperties) deviceGetModuleProperties;
-  decltype(&::zeDeviceGetMemoryProperties) deviceGetMemoryProperties;
-  decltype(&::zeDeviceGetCommandQueueGroupProperties) deviceGetCommandQueueGroupProperties;
-  decltype(&::zeContextCreate) contextCreate;
-  decltype(&::zeMemAllocDevice) memAllocDevice;
-  decltype(&::zeMemAllocHost) memAllocHost;
-  decltype(&::zeMemFree) memFree;
-  decltype(&::zeVirtualMemReserve) virtualMemReserve;
-  decltype(&::zeVirtualMemFree) virtualMemFree;
-  decltype(&::zeVirtualMemQueryPageSize) virtualMemQueryPageSize;
-  decltype(&::zeVirtualMemMap) virtualMemMap;
-  decltype(&::zeVirtualMemUnmap) virtualMemUnmap;
-  decltype(&::zePhysicalMemCreate) physicalMemCreate;
-  decltype(&::zePhysicalMemDestroy) physicalMemDestroy;
-  decltype(&::zeCommandListCreateImmediate) commandListCreateImmediate;
-  decltype(&::zeCommandListDestroy) commandListDestroy;
-  decltype(&::zeCommandListAppendBarrier) commandListAppendBarrier;
-  decltype(&::zeCommandListAppendMemoryCopy) commandListAppendMemoryCopy;
-  decltype(&::zeCommandListAppendMemoryFill) commandListAppendMemoryFill;
-  decltype(&::zeCommandListAppendLaunchKernel) commandListAppendLaunchKernel;
-  decltype(&::zeEventPoolCreate) eventPoolCreate;
-  decltype(&::zeEventPoolDestroy) eventPoolDestroy;
-  decltype(&::zeEventCreate) eventCreate;
-  decltype(&::zeEventDestroy) eventDestroy;
-  decltype(&::zeEventHostSynchronize) eventHostSynchronize;
-  decltype(&::zeEventHostReset) eventHostReset;
-  decltype(&::zeEventQueryStatus) eventQueryStatus;
-  decltype(&::zeEventQueryKernelTimestamp) eventQueryKernelTimestamp;
-  decltype(&::zeModuleCreate) moduleCreate;
-  decltype(&::zeModuleDestroy) moduleDestroy;
-  decltype(&::zeModuleBuildLogGetString) moduleBuildLogGetString;
-  decltype(&::zeModuleBuildLogDestroy) moduleBuildLogDestroy;
-  decltype(&::zeModuleGetNativeBinary) moduleGetNativeBinary;
-  decltype(&::zeKernelCreate) kernelCreate;
-  decltype(&::zeKernelDestroy) kernelDestroy;
-  decltype(&::zeKernelGetProperties) kernelGetProperties;
-  decltype(&::zeKernelSetGroupSize) kernelSetGroupSize;
-  decltype(&::zeKernelSetArgumentValue) kernelSetArgumentValue;
-  decltype(&::zeDriverGetExtensionFunctionAddress) driverGetExtensionFunctionAddress;
+class Api {
+  struct Symbol {
+    void* address;
+    template <class Function>
+    operator Function*() const {
+      return reinterpret_cast<Function*>(address);
+    }
+  };
+  /// Null if there is no loader, or if it does not define the function.
+  Symbol find(const char* name);
+
+ public:
+  std::string absence;  ///< why functions are null; empty: none is
+
+  decltype(&::zeInit) init = find("zeInit");
+  decltype(&::zeDriverGet) driverGet = find("zeDriverGet");
+  decltype(&::zeDriverGetProperties) driverGetProperties = find("zeDriverGetProperties");
+  decltype(&::zeDeviceGet) deviceGet = find("zeDeviceGet");
+  decltype(&::zeDeviceGetProperties) deviceGetProperties = find("zeDeviceGetProperties");
+  decltype(&::zeDeviceGetComputeProperties) deviceGetComputeProperties =
+      find("zeDeviceGetComputeProperties");
+  decltype(&::zeDeviceGetModuleProperties) deviceGetModuleProperties =
+      find("zeDeviceGetModuleProperties");
+  decltype(&::zeDeviceGetMemoryProperties) deviceGetMemoryProperties =
+      find("zeDeviceGetMemoryProperties");
+  decltype(&::zeDeviceGetCommandQueueGroupProperties) deviceGetCommandQueueGroupProperties =
+      find("zeDeviceGetCommandQueueGroupProperties");
+  decltype(&::zeContextCreate) contextCreate = find("zeContextCreate");
+  decltype(&::zeMemAllocDevice) memAllocDevice = find("zeMemAllocDevice");
+  decltype(&::zeMemAllocHost) memAllocHost = find("zeMemAllocHost");
+  decltype(&::zeMemFree) memFree = find("zeMemFree");
+  decltype(&::zeVirtualMemReserve) virtualMemReserve = find("zeVirtualMemReserve");
+  decltype(&::zeVirtualMemFree) virtualMemFree = find("zeVirtualMemFree");
+  decltype(&::zeVirtualMemQueryPageSize) virtualMemQueryPageSize =
+      find("zeVirtualMemQueryPageSize");
+  decltype(&::zeVirtualMemMap) virtualMemMap = find("zeVirtualMemMap");
+  decltype(&::zeVirtualMemUnmap) virtualMemUnmap = find("zeVirtualMemUnmap");
+  decltype(&::zePhysicalMemCreate) physicalMemCreate = find("zePhysicalMemCreate");
+  decltype(&::zePhysicalMemDestroy) physicalMemDestroy = find("zePhysicalMemDestroy");
+  decltype(&::zeCommandListCreateImmediate) commandListCreateImmediate =
+      find("zeCommandListCreateImmediate");
+  decltype(&::zeCommandListDestroy) commandListDestroy = find("zeCommandListDestroy");
+  decltype(&::zeCommandListAppendBarrier) commandListAppendBarrier =
+      find("zeCommandListAppendBarrier");
+  decltype(&::zeCommandListAppendMemoryCopy) commandListAppendMemoryCopy =
+      find("zeCommandListAppendMemoryCopy");
+  decltype(&::zeCommandListAppendMemoryFill) commandListAppendMemoryFill =
+      find("zeCommandListAppendMemoryFill");
+  decltype(&::zeCommandListAppendLaunchKernel) commandListAppendLaunchKernel =
+      find("zeCommandListAppendLaunchKernel");
+  decltype(&::zeEventPoolCreate) eventPoolCreate = find("zeEventPoolCreate");
+  decltype(&::zeEventPoolDestroy) eventPoolDestroy = find("zeEventPoolDestroy");
+  decltype(&::zeEventCreate) eventCreate = find("zeEventCreate");
+  decltype(&::zeEventDestroy) eventDestroy = find("zeEventDestroy");
+  decltype(&::zeEventHostSynchronize) eventHostSynchronize = find("zeEventHostSynchronize");
+  decltype(&::zeEventHostReset) eventHostReset = find("zeEventHostReset");
+  decltype(&::zeEventQueryStatus) eventQueryStatus = find("zeEventQueryStatus");
+  decltype(&::zeEventQueryKernelTimestamp) eventQueryKernelTimestamp =
+      find("zeEventQueryKernelTimestamp");
+  decltype(&::zeModuleCreate) moduleCreate = find("zeModuleCreate");
+  decltype(&::zeModuleDestroy) moduleDestroy = find("zeModuleDestroy");
+  decltype(&::zeModuleBuildLogGetString) moduleBuildLogGetString =
+      find("zeModuleBuildLogGetString");
+  decltype(&::zeModuleBuildLogDestroy) moduleBuildLogDestroy = find("zeModuleBuildLogDestroy");
+  decltype(&::zeModuleGetNativeBinary) moduleGetNativeBinary = find("zeModuleGetNativeBinary");
+  decltype(&::zeKernelCreate) kernelCreate = find("zeKernelCreate");
+  decltype(&::zeKernelDestroy) kernelDestroy = find("zeKernelDestroy");
+  decltype(&::zeKernelGetProperties) kernelGetProperties = find("zeKernelGetProperties");
+  decltype(&::zeKernelSetGroupSize) kernelSetGroupSize = find("zeKernelSetGroupSize");
+  decltype(&::zeKernelSetArgumentValue) kernelSetArgumentValue = find("zeKernelSetArgumentValue");
+  decltype(&::zeDriverGetExtensionFunctionAddress) driverGetExtensionFunctionAddress =
+      find("zeDriverGetExtensionFunctionAddress");
 };
 
 /// Throws DeviceError if the loader is absent or lacks one of the functions.
