@@ -10,7 +10,7 @@
 #include "zerograd/kernels/attention/rope.h"
 #include "zerograd/models/gguf/gguf_file.h"
 #include "zerograd/models/gpt/family.h"
-#include "zerograd/models/hugging_face/hf_files.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "zerograd/models/hugging_face/hf_keys.h"
+#include "zerograd/models/seq2seq/seq2seq.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
 
@@ -305,6 +306,14 @@ std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& o
   add("encoder_no_repeat_ngram_size", options.encoder_no_repeat_ngram_size,
       absent.encoder_no_repeat_ngram_size);
   return written.dump(2) + "\n";
+}
+
+std::vector<HFTensor> hf_tensors(const Seq2SeqConfig& config) {
+  ParameterStore store;
+  const Seq2Seq model(store, config);
+  std::vector<HFTensor> tensors;
+  for (const auto& [name, parameter] : store.by_name()) tensors.push_back({name, parameter->shape});
+  return tensors;
 }
 
 }  // namespace zg::models

@@ -69,6 +69,8 @@ struct HFTensor {
 };
 /// Every parameter of the model, in byte order of names. A tied head is not listed.
 ZG_API std::vector<HFTensor> hf_tensors(const GPTConfig& config);
+/// Throws FileError unless the weights have every tensor, in its shape.
+ZG_API void require_weights(const WeightSource& weights, const std::vector<HFTensor>& tensors);
 /// True for tensors of a file that are not parameters: attention masks and angles of rotary
 /// positions.
 ZG_API bool hf_ignores(const std::string& name);
