@@ -141,15 +141,11 @@ Report::Report(Engine& engine, ReportOptions options)
 std::optional<std::string> Report::add(const TrainedStep& step, int64_t first_sample) {
   const int64_t work = options_.tokens ? options_.tokens(first_sample, step.samples) : step.samples;
   page_.runs.front().add({.step = step.step,
-                          .micro_steps = step.micro_batches,
-                          .samples = step.samples,
                           .loss = step.loss,
                           .grad_norm = step.result.gradient_norm,
                           .rate = step.rate,
-                          .loss_scale = step.result.loss_scale,
                           .skipped = step.result.skipped,
                           .tokens_per_second = static_cast<double>(work) / step.seconds,
-                          .seconds = step.seconds,
                           .resumed = step.step == first_step_ && first_step_ > 0});
   if (Clock::now() - written_at_ < std::chrono::minutes(1)) return std::nullopt;
   return write();
