@@ -206,20 +206,23 @@ std::vector<zero::PlannedSetting> exact_rows(const Run& run,
   return rows;
 }
 
+zero::StepRates rates_of_threads(const Run& run, double operations, double bandwidth) {
+  const auto ranks = static_cast<double>(run.options.ranks);
+  const double memory = bandwidth / ranks;
+  constexpr double disk = 1e9;  // bytes/s, a rough rate of NVMe
+  return {.operations = operations,
+          .memory = memory,
+          .wire = memory / 3.0,
+          .link = memory / 2.0,
+          .host = memory,
+          .disk = disk / ranks};
+}
+
 zero::StepRates rates_of(const Run& run, const Peaks* peaks) {
   zero::StepRates rates;
-  if (run.options.device_flags.type == Device::Type::cpu) {
-    // Ranks that are threads of one machine share its memory. A received byte is written and read,
-    // one on "the host" is copied.
-    const auto ranks = static_cast<double>(run.options.ranks);
-    const double memory = 20e9 / ranks;
-    rates = {.operations = 60e9 * static_cast<double>(run.options.device_flags.device.threads),
-             .memory = memory,
-             .wire = memory / 3.0,
-             .link = memory / 2.0,
-             .host = memory,
-             .disk = 1e9 / ranks};
-  }
+  if (run.options.device_flags.type == Device::Type::cpu)
+    rates = rates_of_threads(
+        run, 60e9 * static_cast<double>(run.options.device_flags.device.threads), 20e9);
   if (!peaks) return rates;
   rates.memory = peaks->bandwidth.at(1e9);
   if (const auto found = peaks->operations.find(name_of(run.options.engine.compute));

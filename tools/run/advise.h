@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/options/given_flags.h"
+#include "tools/options/flags.h"
 #include "tools/run/run.h"
 #include "zerograd/runtime/step_time.h"
 #include "zerograd/zero/advise.h"
@@ -46,6 +46,9 @@ std::vector<zero::PlannedSetting> exact_rows(const Run& run,
                                              const std::vector<zero::PlannedSetting>& fitting,
                                              double seconds);
 
+/// Rates of a rank that is a thread: all share the machine's memory and disk. A received byte is
+/// read and written, and so is a byte that is copied to "the host".
+zero::StepRates rates_of_threads(const Run& run, double operations, double bandwidth);
 /// Rates for runs on this type of device; `peaks` replace what they have.
 zero::StepRates rates_of(const Run& run, const Peaks* peaks = nullptr);
 

@@ -14,7 +14,7 @@
 // The search of zerograd tune.
 namespace zg::tools {
 
-// Settings (tune_space.cpp).
+// Settings, and their plans (tune_plan.cpp).
 
 // `tune` varies the stage, the offloads, activation checkpointing, the micro-batch with the
 // accumulation, and the bucket sizes.
@@ -39,8 +39,6 @@ std::vector<int> stages_of(const Run& run);
 /// A section "zerograd" holds the values that DeepSpeed has no key for. Other flags of `run` must
 /// still be given as flags.
 std::string config_with(const zero::Setting& setting, const Run& run);
-
-// Plans of settings (tune_plan.cpp), and trials, which train with them (tune_search.cpp).
 
 /// Measured rates of this machine, a rank's share.
 zero::StepRates measured_rates(const Run& run);
