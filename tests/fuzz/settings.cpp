@@ -57,7 +57,7 @@ Json changed(const std::string& bytes) {
 void use(const RunSpec& settings) {
   const int64_t whole = settings.samples_per_step();
   if (whole < 1 || settings.step_samples() < 1 || settings.step_samples() > whole ||
-      settings.step_accumulation() < 1)
+      settings.accumulation_after(settings.samples) < 1)
     report("a step without samples", tools::to_json(settings));
   const int64_t common = settings.rampup.common(whole);
   for (const int64_t ranks : {1, 2, 3, 8}) {

@@ -7,7 +7,6 @@
 #include "tools/options/flags.h"
 #include "tools/output/console.h"
 #include "tools/run/advise.h"
-#include "tools/run/budgets.h"
 #include "tools/run/planner.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/device.h"
@@ -219,15 +218,14 @@ std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) 
 // auto` reads from it.
 void drop_output_options(TrainOptions& options) {
   const bool looks = options.resume == "auto";
-  std::string without_effect;
+  std::vector<std::string> unused;
   for (const std::string& flag : ignored_flags(by_plan))
-    if (options.has(flag) && !(looks && flag == "--save"))
-      without_effect += (without_effect.empty() ? "" : ", ") + flag;
-  if (!without_effect.empty())
+    if (options.has(flag) && !(looks && flag == "--save")) unused.push_back(flag);
+  if (!unused.empty())
     print_line(stderr,
                "plan only counts, and writes nothing but --memory-json, --kernels and --report; "
                "without effect: {}",
-               without_effect);
+               join(unused, ", "));
   options.metrics.clear();
   options.trace.clear();
   // dump_gradients_step is kept, because that step gathers gradients, which needs memory.
@@ -289,8 +287,8 @@ void print_summary(const Run& run, const RankMemory& memory, int64_t nodes) {
 }
 
 const RankMemory& rank_with_peak(const std::vector<RankMemory>& ranks) {
-  return *std::ranges::max_element(
-      ranks, [](const auto& a, const auto& b) { return needs_of(a).device < needs_of(b).device; });
+  const auto device = [](const RankMemory& rank) { return needs_of(rank).device; };
+  return *std::ranges::max_element(ranks, {}, device);
 }
 
 // The memory of the largest batch, which may be larger than the batches of the planned steps.
@@ -325,10 +323,8 @@ int print_caps(const Run& run, const RankMemory& memory, const std::optional<Ran
   if (limits.host_limit)
     caps += fmt::format("{}{} of host memory", caps.empty() ? "" : " and ",
                         flag_size(limits.host_limit));
-  std::string line =
-      fmt::format("fits {}: {}; smallest setting that fits: ", caps, yes ? "yes" : "no");
-  line += smallest.flags.value_or(smallest.none);
-  print(line);
+  print(fmt::format("fits {}: {}; smallest setting that fits: {}", caps, yes ? "yes" : "no",
+                    smallest.flags.value_or(smallest.none)));
   return yes ? 0 : 3;
 }
 

@@ -7,7 +7,6 @@
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
 #include "tools/run/advise.h"
-#include "tools/run/budgets.h"
 #include "tools/run/child.h"
 #include "tools/run/planner.h"
 #include "tools/run/rank.h"

@@ -4,7 +4,6 @@
 #include "tools/commands/subcommands.h"
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
-#include "tools/options/given_flags.h"
 #include "tools/run/advise.h"
 #include "tools/tune/tune.h"
 #include "zerograd/runtime/comm/processes.h"

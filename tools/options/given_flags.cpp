@@ -1,7 +1,6 @@
-#include "tools/options/given_flags.h"
-
 #include <algorithm>
 
+#include "tools/options/flags.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -139,7 +139,6 @@ struct RunSpec {
   int64_t samples_per_step() const { return micro_batch * accumulation * data_ranks; }
   /// Samples of the next step, which may have a smaller batch during the ramp-up.
   int64_t step_samples() const { return rampup.batch_at(samples, samples_per_step()); }
-  int64_t step_accumulation() const { return accumulation_after(samples); }
   int64_t accumulation_after(int64_t consumed) const {
     return rampup.batch_at(consumed, samples_per_step()) / (samples_per_step() / accumulation);
   }

@@ -1,9 +1,8 @@
-#include "tools/run/budgets.h"
+#include "tools/run/planner.h"
 
 #include <limits>
 
 #include "tools/run/advise.h"
-#include "tools/run/planner.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"

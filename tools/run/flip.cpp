@@ -1,10 +1,9 @@
-#include "tools/run/flip.h"
-
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 
+#include "tools/run/rank.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {

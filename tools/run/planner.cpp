@@ -10,7 +10,6 @@
 #include "bench/measure.h"
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
-#include "tools/options/given_flags.h"
 #include "tools/run/inputs.h"
 #include "tools/run/rank.h"
 #include "zerograd/runtime/machine.h"

@@ -1,20 +1,22 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tools/deepspeed/deepspeed_log.h"
 #include "tools/output/console.h"
 #include "tools/output/memory_json.h"
-#include "tools/run/flip.h"
 #include "tools/run/inference.h"
 #include "tools/run/run.h"
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/comm/mesh.h"
+#include "zerograd/runtime/trace.h"
 #include "zerograd/zero/engine.h"
 #include "zerograd/zero/interrupt.h"
 #include "zerograd/zero/metrics.h"
@@ -61,6 +63,40 @@ class RunModel {
 /// `run`, `store` and `mesh` must outlive the model.
 std::unique_ptr<RunModel> make_run_model(const Run& run, ParameterStore& store, const Mesh& mesh,
                                          const Device& device);
+
+/// The injected fault "flip" (flip.cpp): a bit of one element changes. States are those of this
+/// rank; of the other kinds the bit is one of the output of a kernel or a collective in the step.
+class FlippedBit {
+ public:
+  FlippedBit(const FaultInjection& injection, zero::Engine& engine)
+      : injection_(injection), engine_(engine) {}
+  ~FlippedBit() { end_step(); }
+  FlippedBit(const FlippedBit&) = delete;
+  FlippedBit& operator=(const FlippedBit&) = delete;
+
+  void begin_step();  ///< collective
+  void end_step();
+  void begin_save();  ///< collective
+  void end_save();    ///< changes the bit back
+
+ private:
+  using Kind = FaultInjection::Kind;
+  bool is_due(int64_t step) const;
+  void flip_moment();
+  void flip_state(const zero::Engine::State& state);
+  void note(const Trace::Call& call);
+  void report(const std::string& what);
+
+  const FaultInjection& injection_;
+  zero::Engine& engine_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  int64_t step_ = 0;  // the one that runs, or ran before a save
+  bool has_own_trace_ = false;
+  std::atomic<bool> is_done_ = false;
+  std::atomic<int64_t> seen_ = 0;  // outputs of the kind so far
+  std::shared_ptr<const Trace::Watch> watch_;
+  std::function<void()> flip_back_;  // after the save of a checkpoint
+};
 
 /// Thrown for the fault "return".
 struct LeftEarly {};
