@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "tools/commands/subcommands.h"
 #include "tools/options/fields.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -42,7 +41,7 @@ namespace {
 
 constexpr struct {
   const char* name;
-  int (*run)(const std::vector<std::string>& arguments);
+  RunCommand* run;
   const char* help;
 } benches[] = {
     {"kernels", bench_kernels, "each kernel, compared with the limit that bounds it"},

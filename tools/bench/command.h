@@ -6,24 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "tools/commands/subcommands.h"
 #include "tools/options/options.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/command_line/flags.h"
 
-// The subcommands of `zerograd bench` and their helpers. Each takes its arguments without its name
-// and returns the exit status.
+// The subcommands of `zerograd bench` and their helpers.
 namespace zg::tools {
 
-int bench_kernels(const std::vector<std::string>& arguments);
-int bench_roofline(const std::vector<std::string>& arguments);
-int bench_compare(const std::vector<std::string>& arguments);
-int bench_step(const std::vector<std::string>& arguments);
-int bench_matmul_algorithms(const std::vector<std::string>& arguments);
-int bench_generate(const std::vector<std::string>& arguments);
-int bench_pipeline(const std::vector<std::string>& arguments);
-int bench_offload(const std::vector<std::string>& arguments);
-int bench_seq2seq(const std::vector<std::string>& arguments);
-int bench_tokenizer(const std::vector<std::string>& arguments);
+RunCommand bench_kernels, bench_roofline, bench_compare, bench_step, bench_matmul_algorithms,
+    bench_generate, bench_pipeline, bench_offload, bench_seq2seq, bench_tokenizer;
 
 /// The model's description in a JSON record.
 nlohmann::ordered_json model_json(const models::GPTConfig& model);

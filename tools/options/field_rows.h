@@ -93,14 +93,7 @@ FlagRow made_row(Flag (*make)(TrainOptions&));
 
 // Parts of the table.
 
-Fields data_fields();
-Fields model_fields();
-Fields conversation_fields();
-Fields seq2seq_fields();
-Fields length_fields();
-Fields schedule_fields();
-Fields config_only_fields();
-Fields optimisation_fields();
-Fields lora_fields();
+Fields data_fields(), model_fields(), conversation_fields(), seq2seq_fields(), length_fields(),
+    schedule_fields(), config_only_fields(), optimisation_fields(), lora_fields();
 
 }  // namespace zg::tools
