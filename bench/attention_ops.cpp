@@ -189,17 +189,21 @@ struct Traffic {
   double queries_read, keys_read, queries_written, keys_written;
 };
 
-Work grouped_work(Work work, const Extents& e, const Traffic& traffic) {
-  const Size s(e);
-  const double queries = bytes_of(s.numel(), work.dtype);
-  const double keys = queries * static_cast<double>(e[4]) / static_cast<double>(s.H);
-  work.name += ", grouped";
-  work.shape += " kv" + std::to_string(e[4]);
-  if (e[5] > 0) work.shape += " w" + std::to_string(e[5]);
-  work.flops *= share_in_window(e);
-  work.read = traffic.queries_read * queries + traffic.keys_read * keys;
-  work.written = traffic.queries_written * queries + traffic.keys_written * keys;
-  return work;
+std::function<Work(DType, const Extents&)> grouped_work(Work (*plain)(DType, const Extents&),
+                                                        const Traffic& traffic) {
+  return [=](DType dtype, const Extents& e) {
+    const Size s(e);
+    Work work = plain(dtype, e);
+    const double queries = bytes_of(s.numel(), work.dtype);
+    const double keys = queries * static_cast<double>(e[4]) / static_cast<double>(s.H);
+    work.name += ", grouped";
+    work.shape += " kv" + std::to_string(e[4]);
+    if (e[5] > 0) work.shape += " w" + std::to_string(e[5]);
+    work.flops *= share_in_window(e);
+    work.read = traffic.queries_read * queries + traffic.keys_read * keys;
+    work.written = traffic.queries_written * queries + traffic.keys_written * keys;
+    return work;
+  };
 }
 
 Op grouped_op() {
@@ -207,48 +211,42 @@ Op grouped_op() {
   const auto backward = calls(kernels::attention_backward, [](auto& operands, auto& e) {
     return backward_args(operands, grouped_forward(operands, e));
   });
-  return {
-      .name = "attention, grouped",
-      .kernels =
-          {{.call = forward,
-            .work =
-                [](DType dtype, const Extents& e) {
-                  return grouped_work(
-                      forward_work(dtype, e), e,
-                      {.queries_read = 1, .keys_read = 2, .queries_written = 1, .keys_written = 0});
-                },
-            .error = forward_error},
-           {.call = backward,
-            .work =
-                [](DType dtype, const Extents& e) {
-                  return grouped_work(
-                      backward_work(dtype, e), e,
-                      {.queries_read = 3, .keys_read = 2, .queries_written = 1, .keys_written = 2});
-                },
-            // The weights of one key are summed over the heads of a group.
-            .error =
-                [](DType dtype, const Extents& e) {
-                  const int64_t heads = e[1] / e[4];
-                  return Error{.absolute =
-                                   backward_error(dtype, e).absolute * static_cast<double>(heads)};
-                }}},
-      .tested = {{1, 1, 1, 1, 1, 0},
-                 {1, 4, 5, 3, 2, 3},
-                 {2, 5, 33, 16, 1, 0},
-                 {1, 6, 31, 40, 3, 7},
-                 {1, 4, 130, 64, 2, 50}},
-      .timed = [](const Sizes& sizes) -> std::vector<Extents> {
-        if (sizes.on_accelerator) return {{4, 32, 4096, 128, 8, 0}, {4, 32, 4096, 128, 8, 1024}};
-        return {{4, 9, 256, 64, 3, 0}, {1, 9, 1024, 64, 3, 256}, {8, 3, 128, 16, 1, 0}};
-      },
-      .function =
-          [](std::span<const Var> in, const Extents& e) {
-            return attention(in[0], in[1], in[2], static_cast<int>(e[1]), {.window = e[5]});
+  return {.name = "attention, grouped",
+          .kernels =
+              {{.call = forward,
+                .work = grouped_work(
+                    forward_work,
+                    {.queries_read = 1, .keys_read = 2, .queries_written = 1, .keys_written = 0}),
+                .error = forward_error},
+               {.call = backward,
+                .work = grouped_work(
+                    backward_work,
+                    {.queries_read = 3, .keys_read = 2, .queries_written = 1, .keys_written = 2}),
+                // The weights of one key are summed over the heads of a group.
+                .error =
+                    [](DType dtype, const Extents& e) {
+                      const int64_t heads = e[1] / e[4];
+                      return Error{.absolute = backward_error(dtype, e).absolute *
+                                               static_cast<double>(heads)};
+                    }}},
+          .tested = {{1, 1, 1, 1, 1, 0},
+                     {1, 4, 5, 3, 2, 3},
+                     {2, 5, 33, 16, 1, 0},
+                     {1, 6, 31, 40, 3, 7},
+                     {1, 4, 130, 64, 2, 50}},
+          .timed = [](const Sizes& sizes) -> std::vector<Extents> {
+            if (sizes.on_accelerator)
+              return {{4, 32, 4096, 128, 8, 0}, {4, 32, 4096, 128, 8, 1024}};
+            return {{4, 9, 256, 64, 3, 0}, {1, 9, 1024, 64, 3, 256}, {8, 3, 128, 16, 1, 0}};
           },
-      .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-        const AttentionForward args = grouped_forward(operands, e);
-        return {args.q, args.k, args.v};
-      }};
+          .function =
+              [](std::span<const Var> in, const Extents& e) {
+                return attention(in[0], in[1], in[2], static_cast<int>(e[1]), {.window = e[5]});
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            const AttentionForward args = grouped_forward(operands, e);
+            return {args.q, args.k, args.v};
+          }};
 }
 
 /// One query per head attends to T positions of the key and value cache.

@@ -43,6 +43,13 @@ double sum_error(DType dtype, int64_t n) {
   return unit_roundoff(accumulator(dtype)) * (8.0 + 2.0 * static_cast<double>(n));
 }
 
+/// The same for sums along an axis of a matrix.
+std::function<Error(DType, const Extents&)> sums_along(int axis) {
+  return [axis](DType dtype, const Extents& e) {
+    return Error{.absolute = sum_error(dtype, e[static_cast<size_t>(axis)])};
+  };
+}
+
 /// One case has more rows than backward has blocks of rows.
 const std::vector<Extents> tested_norms = {{1, 1},   {3, 5},    {7, 33},
                                            {70, 33}, {2, 1023}, {1100, 31}};
@@ -167,12 +174,7 @@ Op embedding_op() {
           .kernels = {{.call = forward,
                        .work = row_work("embedding forward", 1.0, 1, 1),
                        .error = roundings(2.0)},
-                      {.call = backward,
-                       .work = backward_work,
-                       .error =
-                           [](DType dtype, const Extents& e) {
-                             return Error{sum_error(dtype, e[0]), 0.0};
-                           }}},
+                      {.call = backward, .work = backward_work, .error = sums_along(0)}},
           .tested = {{1, 1, 1, 1}, {6, 5, 4, 3}, {35, 17, 11, 5}, {62, 129, 3, 31}},
           .timed = [](const Sizes& sizes) -> std::vector<Extents> {
             return {{sizes.tokens.N, sizes.tokens.C, vocabulary, 1024}};
@@ -314,11 +316,7 @@ Op softmax_op(const char* name, bool log, int axis) {
                        .work = is_timed ? row_work("softmax forward", 5.0, 1, 1)
                                         : std::function<Work(DType, const Extents&)>(),
                        .error = forward_error},
-                      {.call = backward,
-                       .error =
-                           [axis](DType dtype, const Extents& e) {
-                             return Error{sum_error(dtype, e[static_cast<size_t>(axis)]), 0.0};
-                           }}},
+                      {.call = backward, .error = sums_along(axis)}},
           .tested = tested,
           .timed =
               is_timed ? rows(&Sizes::scores) : std::function<std::vector<Extents>(const Sizes&)>(),
@@ -338,10 +336,7 @@ Op reduce_op(const char* name, ReduceOp reduction, int axis) {
                   .axes = 1u << axis};
   });
   std::function<Error(DType, const Extents&)> error;  // absent for max, which is exact
-  if (reduction != ReduceOp::max)
-    error = [axis](DType dtype, const Extents& e) {
-      return Error{.absolute = sum_error(dtype, e[static_cast<size_t>(axis)])};
-    };
+  if (reduction != ReduceOp::max) error = sums_along(axis);
   return {.name = name,
           .kernels = {{.call = call, .work = row_work(name, 1.0, 1, 0), .error = error}},
           .tested = tested_rows,
@@ -386,10 +381,7 @@ Op scan_op(const char* name, ScanOp op, int axis) {
         .values = sums ? Tensor() : operands.zeros(shape)};
   });
   std::function<Error(DType, const Extents&)> error;  // absent for places, which are exact
-  if (sums)
-    error = [axis](DType dtype, const Extents& e) {
-      return Error{sum_error(dtype, e[static_cast<size_t>(axis)]), 0.0};
-    };
+  if (sums) error = sums_along(axis);
   return {.name = name,
           .kernels = {{.call = call, .error = error}},
           .tested = tested_rows,

@@ -135,17 +135,13 @@ Op conv_transpose2d_op() {
 
 /// e: N, channels, H, W, kernel, stride, padding.
 Op pool_op(const std::string& name, const Function& function) {
-  return composed(
-      name,
-      {{1, 2, 5, 4, 2, 0, 0},
-       {2, 1, 6, 5, 3, 2, 1},
-       {1, 1, 5, 1030, 3, 2, 1},
-       {3, 3, 31, 33, 3, 2, 1}},
-      function,
-      [](const Operands& o, const Extents& e) -> std::vector<Tensor> {
-        return {o.random({e[0], e[1], e[2], e[3]}, 1)};
-      },
-      [](const Extents& e) { return e[4] * e[4]; });
+  return composed(name,
+                  {{1, 2, 5, 4, 2, 0, 0},
+                   {2, 1, 6, 5, 3, 2, 1},
+                   {1, 1, 5, 1030, 3, 2, 1},
+                   {3, 3, 31, 33, 3, 2, 1}},
+                  function, variables_of({{0, 1, 2, 3}}),
+                  [](const Extents& e) { return e[4] * e[4]; });
 }
 
 /// e: N, channels, T, groups.
@@ -155,10 +151,7 @@ Op group_norm_op() {
       [](std::span<const Var> in, const Extents& e) {
         return group_norm(in[0], e[3], in[1], in[2]);
       },
-      [](const Operands& o, const Extents& e) -> std::vector<Tensor> {
-        return {o.random({e[0], e[1], e[2]}, 1), o.random({e[1]}, 2), o.random({e[1]}, 3)};
-      },
-      [](const Extents& e) { return 16 * e[0] * e[2]; });
+      variables_of({{0, 1, 2}, {1}, {1}}), [](const Extents& e) { return 16 * e[0] * e[2]; });
 }
 
 /// Sums of windows, each way: of planes by a weight, and of a plane for each place. e: N, channels,
