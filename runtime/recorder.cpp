@@ -15,18 +15,12 @@ int64_t received_bytes(const WireCounts& wire) {
 
 namespace {
 
-const RankEvents* events_of(const Plan* plan, int rank) {
+// The part of a plan that is about a rank; null: there is none.
+template <class T, class Part>
+const T* part_of(const Plan* plan, std::vector<T> Part::*parts, int rank) {
   if (!plan) return nullptr;
-  const auto found = std::ranges::find_if(
-      plan->events, [&](const RankEvents& events) { return events.rank == rank; });
-  return found == plan->events.end() ? nullptr : &*found;
-}
-
-const RankReport* report_of(const Plan* plan, int rank) {
-  if (!plan) return nullptr;
-  const auto found = std::ranges::find_if(
-      plan->ranks, [&](const RankReport& report) { return report.rank == rank; });
-  return found == plan->ranks.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(plan->*parts, rank, &T::rank);
+  return found == (plan->*parts).end() ? nullptr : &*found;
 }
 
 std::string difference(const std::string& what, int64_t planned, int64_t got) {
@@ -67,9 +61,9 @@ Recorder::Recorder(int rank, const PlanOptions& limits)
 
 Recorder::Recorder(int rank, const Plan* expected)
     : rank_(rank),
-      mode_(events_of(expected, rank) ? Mode::compare : Mode::ignore),
-      expected_(events_of(expected, rank)),
-      expected_report_(report_of(expected, rank)),
+      mode_(part_of(expected, &Plan::events, rank) ? Mode::compare : Mode::ignore),
+      expected_(part_of(expected, &Plan::events, rank)),
+      expected_report_(part_of(expected, &Plan::ranks, rank)),
       expected_is_complete_(expected && expected->complete) {}
 
 void plan_file(const Device& device, const std::string& path, const std::string& text) {

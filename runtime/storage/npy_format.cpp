@@ -106,8 +106,7 @@ NpyHeader parse_npy_header(const std::string& name, const ByteRange& file) {
 }
 
 std::string npy_header(DType dtype, const Shape& shape) {
-  const auto* const type = std::ranges::find_if(
-      npy_types, [&](const NpyType& candidate) { return candidate.dtype == dtype; });
+  const auto* const type = std::ranges::find(npy_types, dtype, &NpyType::dtype);
   if (type == std::end(npy_types))
     raise<DTypeError>("npy: numpy has no {}; expected another dtype; try cast(x, DType::f32)",
                       dtype);

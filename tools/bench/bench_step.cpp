@@ -110,8 +110,7 @@ std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank,
   std::vector<ProfileRow> rows;
   for (const auto& [part, seconds] : SpanVisitor(std::move(own)).parts())
     rows.push_back({part == "optimizer_update" ? zero::optimizer_name(update) : part, seconds});
-  std::ranges::stable_sort(
-      rows, [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(rows, std::greater(), &ProfileRow::seconds);
   return rows;
 }
 

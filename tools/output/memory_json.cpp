@@ -79,8 +79,7 @@ Json json_of(const RankMemory& rank) {
 
 const MemoryRow& peak_of(const RankMemory& memory) {
   if (memory.rows.empty()) return memory.start.value();
-  return *std::ranges::max_element(
-      memory.rows, [](const MemoryRow& a, const MemoryRow& b) { return a.reserved < b.reserved; });
+  return *std::ranges::max_element(memory.rows, {}, &MemoryRow::reserved);
 }
 
 bool Needs::fit(const DeviceOptions& limits) const {
@@ -129,12 +128,10 @@ std::string to_json(const MemoryRecord& record, const std::vector<std::string>& 
   return json.dump();
 }
 
-void write_json(const char* flag, const std::string& path, const std::string& json) {
-  try {
-    replace_text(path, json + "\n");
-  } catch (const FileError& error) {
-    raise<FileError>("{}: {}", flag, error.what());
-  }
+void write_json(const char* flag, const std::string& path, const std::string& json) try {
+  replace_text(path, json + "\n");
+} catch (const FileError& error) {
+  raise<FileError>("{}: {}", flag, error.what());
 }
 
 }  // namespace zg::tools

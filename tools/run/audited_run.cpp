@@ -131,12 +131,10 @@ void train(Command command, const zero::AuditOptions& audit, const RunSource& so
   if (end.end.signal != 0)
     throw ReplayFailed{128 + end.end.signal};  // this process was interrupted
   if (end.end.status == 0) return;
-  std::string line;
-  for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;
   print_line(stderr,
              "{}\nthe replay of {}: {} ended with status {}: {}; paths are relative to this folder",
              end.output, source.title, printable(source.name, 200), end.end.status,
-             printable(line, 400));
+             printable(join(words, " "), 400));
   constexpr int is_different = 1, has_failed = 7;  // 1 is a result of audit and diverge
   throw ReplayFailed{end.end.status == is_different ? has_failed : end.end.status};
 }
