@@ -55,8 +55,7 @@ PairDataset::PairDataset(std::vector<TokenPair> pairs, const PairOptions& option
   training_ = count - std::llround(static_cast<double>(count) * options.validation_fraction);
   if (training_ < 1 && options.validation_fraction < 1.0)
     raise<ConfigError>(
-        "pairs: {} pairs, validation_fraction {}: none is left to train on; expected "
-        "one or more",
+        "pairs: {} pairs, validation_fraction {}: none is left to train on; expected one or more",
         count, options.validation_fraction);
 }
 

@@ -118,8 +118,7 @@ class TokenFileWriter final : public TokenWriter {
     written_ += static_cast<int64_t>(tokens.size());
     if (written_ > INT32_MAX)
       raise<FileError>(
-          "{}: expected at most {} tokens, the limit of llm.c's header; try "
-          "Megatron's format",
+          "{}: expected at most {} tokens, the limit of llm.c's header; try Megatron's format",
           file_.path(), INT32_MAX);
     append(file_, tokens, true);
   }

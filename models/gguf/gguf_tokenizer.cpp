@@ -281,9 +281,8 @@ std::vector<float> scores_of(const JsonNode& merges, const GGUFVocabulary& vocab
         continue;
       if (!pairs.contains(static_cast<uint64_t>(*left) << 32 | static_cast<uint32_t>(*right)))
         raise<Unsupported>(
-            "{} has no merge of '{}' and '{}'; expected one, because llama.cpp joins "
-            "any two tokens "
-            "whose text is a token; leave the tokenizer out",
+            "{} has no merge of '{}' and '{}'; expected one, because llama.cpp joins any two "
+            "tokens whose text is a token; leave the tokenizer out",
             merges.name, vocabulary.texts[static_cast<size_t>(*left)],
             vocabulary.texts[static_cast<size_t>(*right)]);
     }

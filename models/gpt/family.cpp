@@ -375,8 +375,7 @@ void validate(const GPTConfig& config) {
     if (config.local_theta != 0.0) validate(RopeOptions{.theta = config.local_theta});
     if (config.rotated_share == 1.0 && head_size_of(config) % 2 != 0)
       raise<ConfigError>(
-          "gpt: head_size: rotary positions turn pairs of elements; expected an even "
-          "size, got {}",
+          "gpt: head_size: rotary positions turn pairs of elements; expected an even size, got {}",
           head_size_of(config));
     if (!(config.rotated_share > 0.0 && config.rotated_share <= 1.0) ||
         static_cast<double>(head_size_of(config)) * config.rotated_share < 2.0)
@@ -393,9 +392,8 @@ void validate(const GPTConfig& config) {
   if (!has_gate(row) && (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) ||
                          kv_heads_of(config) != config.heads || config.query_key_norm))
     raise<ConfigError>(
-        "gpt: family: expected {}, which have names for RMS norms, gates, grouped "
-        "queries and norms "
-        "of queries and keys; got {}",
+        "gpt: family: expected {}, which have names for RMS norms, gates, grouped queries and "
+        "norms of queries and keys; got {}",
         list_families(&FamilyRow::name, has_gate), row.name);
   const auto only_where_default = [&](const char* field, auto value, auto default_value) {
     if (value != decltype(value){} && default_value == decltype(value){})

@@ -67,10 +67,8 @@ void check(const ChoiceQuestion& question, const std::string& name, int64_t voca
           name, i, choice.scored, block_size);
     const auto [low, high] = std::minmax_element(choice.tokens.begin(), choice.tokens.end());
     if (*low < 0 || *high >= vocabulary)
-      raise<ConfigError>(
-          "{}: endings[{}]: token {}; expected 0 to {}, which the model "
-          "knows",
-          name, i, *low < 0 ? *low : *high, vocabulary - 1);
+      raise<ConfigError>("{}: endings[{}]: token {}; expected 0 to {}, which the model knows", name,
+                         i, *low < 0 ? *low : *high, vocabulary - 1);
   }
 }
 
@@ -133,8 +131,7 @@ ChoiceScores score_choices(const GPT& model, const std::function<Tape()>& make_t
   const int64_t block_size = options.block_size > 0 ? options.block_size : config.block_size;
   if (options.at_once < 1 || block_size > config.block_size)
     raise<ConfigError>(
-        "score_choices: expected 1 choice or more at once and a block size up to {}, "
-        "got {} and {}",
+        "score_choices: expected 1 choice or more at once and a block size up to {}, got {} and {}",
         config.block_size, options.at_once, block_size);
   ChoiceScores scores;
   std::vector<Sequence> sequences;

@@ -253,9 +253,8 @@ void check_growth(std::span<const ReplaceStep> steps, const std::string& where) 
     growth *= std::max<size_t>(1, (step.by.size() + step.text.size() - 1) / step.text.size());
     if (growth > max_growth)
       raise<Unsupported>(
-          "{}: steps that may make a text {} times longer; expected at most {} "
-          "(max_growth)",
-          where, growth, max_growth);
+          "{}: steps that may make a text {} times longer; expected at most {} (max_growth)", where,
+          growth, max_growth);
   }
 }
 

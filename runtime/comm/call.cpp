@@ -84,8 +84,7 @@ std::string unequal_pieces(int sender, int64_t sent, int receiver, int64_t expec
                            const std::string& place) {
   return fmt::format(
       "rank {} sends {} elements to rank {}, which expects {}: {}; each pair of ranks must agree "
-      "on "
-      "the size of a piece",
+      "on the size of a piece",
       sender, sent, receiver, expected, place);
 }
 

@@ -92,8 +92,7 @@ size_t load_kernel(const void* kernel, int index, const char* op, int registers)
     raise<DeviceError>(
         "{}: its kernel was compiled to {} registers a thread; expected {}, which its warps divide "
         "anew (setmaxnreg) and would wait for without end; compile it for sm_90a with "
-        "optimisation, "
-        "by the nvcc that kernels/cuda/registers.md names",
+        "optimisation, by the nvcc that kernels/cuda/registers.md names",
         op, attributes.numRegs, registers);
   const std::lock_guard lock(loaded.mutex);
   loaded.kernels[{kernel, index}] = attributes.sharedSizeBytes;

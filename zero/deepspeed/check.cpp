@@ -296,8 +296,7 @@ void check_accelerate(CheckedConfig& config) {
   const Setting* precision = config.find("accelerate", "mixed_precision");
   if (precision && precision->text == "fp8")
     note_unsupported(config, config.place_of(*precision) +
-                                 "fp8: this version lacks it; expected no, fp16 or bf16; try "
-                                 "bf16");
+                                 "fp8: this version lacks it; expected no, fp16 or bf16; try bf16");
 }
 
 }  // namespace

@@ -288,9 +288,7 @@ double Schedule::rate(int64_t k) const {
     const double rate = o.function(k);
     if (!std::isfinite(rate) || rate < 0.0)
       raise<ConfigError>(
-          "schedule: the function gives {} for step {}; expected a finite number "
-          "from 0",
-          rate, k);
+          "schedule: the function gives {} for step {}; expected a finite number from 0", rate, k);
     return rate;
   }
   const int64_t iteration = k - 1, warmup_steps = o.warmup_num_steps;
