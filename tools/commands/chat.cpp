@@ -105,11 +105,12 @@ void talk(const TrainedModel& trained, const models::Tokenizer& tokenizer,
           const ChatOptions& options, InferenceMode mode) {
   const models::GPT& model = *trained.model.decoder;
   ChatText chat(options.format);
-  models::SamplingOptions sampling = options.sampling;
-  if (const auto end = token_behind_answers(chat, tokenizer)) sampling.ends.push_back(*end);
+  std::vector<int32_t> ends = options.ends;
+  if (const auto end = token_behind_answers(chat, tokenizer)) ends.push_back(*end);
   const bool is_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   const int64_t context = models::longest_context(model.config());
   auto messages = nlohmann::ordered_json::array();
+  uint64_t turn = 0;
   for (std::string line = options.prompt;; line.clear()) {
     if (mode != InferenceMode::run && line.empty()) line = "Hi";
     while (line.empty()) {
@@ -120,15 +121,18 @@ void talk(const TrainedModel& trained, const models::Tokenizer& tokenizer,
     messages.push_back(message("user", line));
     const std::vector<int32_t> ids = tokenizer.encode(chat.prompt(messages));
     check_prompt("--chat", ids, model.config().vocabulary);
-    if (const auto all = static_cast<int64_t>(ids.size()) + options.length; all > context)
+    int64_t length = options.length;
+    models::SamplingOptions sampling = options.sampling(ids, length);
+    sampling.ends = ends;
+    sampling.seed += turn++;  // other draws for each answer
+    if (const auto all = static_cast<int64_t>(ids.size()) + length; all > context)
       print_line(stderr, "note: chat and answer may have {} tokens, and the model sees the last {}",
                  all, context);
     const auto words = models::text_stream(tokenizer);
     const std::string answer =
-        write_continuation(trained, ids, options.length, sampling, words.get(), mode);
+        write_continuation(trained, ids, length, sampling, words.get(), mode);
     if (mode != InferenceMode::run) return;
     messages.push_back(message("assistant", answer));
-    ++sampling.seed;  // other draws for the next answer
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,14 +16,17 @@ namespace zg::tools {
 
 struct ChatOptions {
   models::ChatFormat format;
-  std::string prompt;    ///< the first turn of the user; empty: the first line of stdin
-  int64_t length = 200;  ///< most tokens of an answer
-  models::SamplingOptions sampling;
+  std::string prompt;         ///< the first turn of the user; empty: the first line of stdin
+  int64_t length = 200;       ///< most tokens of an answer
+  std::vector<int32_t> ends;  ///< each of them ends an answer
+  /// The options of the answer to a prompt, and maybe another `length` of it.
+  std::function<models::SamplingOptions(const std::vector<int32_t>& prompt, int64_t& length)>
+      sampling;
 };
 
 /// Reads turns of the user, one from each line of stdin, and prints an answer to each. A plan
 /// answers one turn: `prompt`, or "Hi" if that is empty. An answer ends with a token of
-/// sampling.ends, or with the special token that the format writes behind answers. Throws FileError
+/// `ends`, or with the special token that the format writes behind answers. Throws FileError
 /// if the template refuses the turns.
 void talk(const TrainedModel& trained, const models::Tokenizer& tokenizer,
           const ChatOptions& options, InferenceMode mode);

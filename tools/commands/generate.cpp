@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 #include "tools/commands/chat.h"
 #include "tools/commands/subcommands.h"
@@ -236,7 +237,8 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
 }
 
 // The format of --chat-format, or of the chats in training (in the settings), or of the folder.
-ChatOptions chat_options(const SavedModel& saved_model, const GenerateOptions& options) {
+ChatOptions chat_options(const SavedModel& saved_model, const GenerateOptions& options,
+                         InferenceMode mode) {
   const RunSpec& settings = saved_model.settings;
   const std::string &path = options.train.data.chat_format_path, &saved = settings.data.chat_format,
                     &folder =
@@ -248,9 +250,12 @@ ChatOptions chat_options(const SavedModel& saved_model, const GenerateOptions& o
         "--chat: {} has no chat template; try --chat-format F.jinja, or F.json with a prefix and a "
         "suffix for each role",
         saved_model.path);
-  ChatOptions chat = {*format, options.prompt, options.length, options.sampling};
-  chat.sampling.ends = settings.special_tokens.eos;
-  return chat;
+  const auto sampling = [&settings, &options, first = mode](const std::vector<int32_t>& prompt,
+                                                            int64_t& length) mutable {
+    return sampling_of(settings, options, prompt, length,
+                       std::exchange(first, InferenceMode::plan));  // the note is printed once
+  };
+  return {*format, options.prompt, options.length, settings.special_tokens.eos, sampling};
 }
 
 void check_decoder_flags(const Given& given) {
@@ -360,7 +365,8 @@ int generate(const std::vector<std::string>& arguments, bool only_planned) {
     words = tokenizer ? models::text_stream(std::move(*tokenizer))
                       : models::character_stream(characters_for(saved_model, options), "--prompt");
   return run_inference(saved_model, options, [&](const TrainedModel& trained, InferenceMode mode) {
-    if (options.chat) return talk(trained, *tokenizer, chat_options(saved_model, options), mode);
+    if (options.chat)
+      return talk(trained, *tokenizer, chat_options(saved_model, options, mode), mode);
     if (is_decoder) return speak(trained, options, *words, mode);
     answer(trained, options, tokenizer, mode);
   });

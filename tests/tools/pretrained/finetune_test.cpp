@@ -310,6 +310,17 @@ TEST_CASE(
   const Outcome talk = program("sh " + folder / "talk");
   CHECK(talk.error == "");
   CHECK(talk.out == "c\nf\n");
+  // The folder's generation_config.json gives the defaults of a chat, too, with one note.
+  const json vocabulary = json::parse(read_file(out + "/tokenizer.json"))["model"]["vocab"];
+  edit_json(out + "/generation_config.json", [&](json& all) {
+    all.update({{"do_sample", false}, {"num_beams", 2}, {"max_new_tokens", 1}});
+    all["suppress_tokens"] = {vocabulary.at("c"), vocabulary.at("f")};
+  });
+  write_file(folder / "talk", "printf 'ab\\nde\\n' | " ZG_COMMAND " generate " + out + " --chat\n");
+  const Outcome ruled = checked(program("sh " + folder / "talk"));
+  CHECK(ruled.error == "note: generation_config.json: without effect: num_beams\n");
+  CHECK(ruled.out.size() < 9);
+  CHECK(ruled.out.find_first_of("cf") == std::string::npos);
   // The date and the variables of a template can be given.
   write_file(folder / "f.json", json{{"template", "{{ name + strftime_now('%F') }}" + jinja},
                                      {"date", "2001-02-03"},
