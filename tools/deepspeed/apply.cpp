@@ -72,7 +72,7 @@ void each(TrainOptions& options, DeepSpeedConfig& config, const Copy& copy) {
 
 }  // namespace
 
-std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& checked,
+std::vector<std::string> apply_config(zero::deepspeed::CheckedConfig& checked,
                                       TrainOptions& options) {
   DeepSpeedConfig program;
   each(options, program, [](const auto& option, auto& member) { member = option; });
@@ -80,6 +80,7 @@ std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& chec
   DeepSpeedConfig config = zero::deepspeed::apply_config(
       checked, {.program = program, .decided = decided_by_flags(checked, options)});
   each(options, config, [](auto& option, const auto& member) { option = member; });
+  checked.without_effect = config.without_effect;
   if (config.autotuning && options.autotuning.empty()) options.autotuning = "run";
   // Batch sizes of "auto" are those of the checkpoint or of the command.
   if (config.batch.micro && !config.taken.count(DeepSpeedField::micro_batch) &&

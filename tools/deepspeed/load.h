@@ -21,8 +21,9 @@ void load_config(TrainOptions& options);
 zero::deepspeed::Value deepspeed_config(const ConfigOptions& config);
 
 /// Sets options from the config's keys and defaults where no flag of `options.given` does. Returns
-/// the keys that a flag overrides: "optimizer.params.lr (--lr)".
-std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& config,
+/// the keys that a flag overrides: "optimizer.params.lr (--lr)". Adds to `config` the keys that
+/// have no effect beside others.
+std::vector<std::string> apply_config(zero::deepspeed::CheckedConfig& config,
                                       TrainOptions& options);
 
 // accelerate's YAML, in accelerate.cpp.

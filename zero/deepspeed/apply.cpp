@@ -226,14 +226,18 @@ class Mapping {
     });
     store(in, "cycle_second_step_size", cycle.cycle_second_step_size);
     store(in, "decay_step_size", cycle.decay_step_size);
-    store(in, "cycle_momentum", cycle.cycle_momentum, {Field::beta1, Field::beta2});
-    if (is_decided(Field::beta1) || is_decided(Field::beta2)) cycle.cycle_momentum = false;
+    const OptimizerRule rule = engine_.update.rule;
+    if (rule != OptimizerRule::sgd && rule != OptimizerRule::adafactor) {
+      store(in, "cycle_momentum", cycle.cycle_momentum, {Field::beta1, Field::beta2});
+      if (is_decided(Field::beta1) || is_decided(Field::beta2)) cycle.cycle_momentum = false;
+      return;
+    }
     // DeepSpeed cycles the betas of optimizers that have some, and keeps SGD's momentum.
-    if (engine_.update.rule != OptimizerRule::sgd) return;
     const Setting* given = config_.find(in, "cycle_momentum");
     if (given && given->given && given->boolean)
-      result_.without_effect.push_back(config_.place_of(*given) +
-                                       "accepted without effect (SGD has no betas to cycle)");
+      result_.without_effect.push_back(
+          fmt::format("{}accepted without effect ({} has no betas to cycle)",
+                      config_.place_of(*given), rule == OptimizerRule::sgd ? "SGD" : "Adafactor"));
     cycle.cycle_momentum = false;
   }
 

@@ -208,6 +208,20 @@ TEST_CASE("OneCycle sets rate and momentum for each step") {
   for (const char* line : {"step=1, skipped=0, lr=[0.002], mom=[[0.6875, 0.99]]\n",
                            "step=2, skipped=0, lr=[0.003], mom=[[0.625, 0.99]]\n"})
     CHECK(contains(outcome.out, line));
+  // Optimizers without betas have the rate alone, and the key does not count as --betas.
+  write_file(folder / "ds.json",
+             "{train_batch_size: 8, steps_per_print: 1, optimizer: {type: \"SGD\", params: "
+             "{momentum: 0.5}}, scheduler: {type: \"OneCycle\", params: {cycle_min_lr: 0.001, "
+             "cycle_max_lr: 0.005, cycle_first_step_size: 4, cycle_momentum: true}}, "
+             "zero_optimization: {stage: 2, offload_param: {device: \"cpu\"}}}");
+  for (const std::string flag : {"", " --optimizer adafactor"}) {
+    const Outcome plain =
+        checked(zerograd(config_run + "--steps 2 --config " + (folder / "ds.json") + flag));
+    CHECK(contains(plain.error, flag.empty() ? "(SGD has no betas to cycle)"
+                                             : "(Adafactor has no betas to cycle)"));
+    CHECK(contains(plain.error, "(parameters are offloaded at stage 3 only)"));
+    CHECK(contains(plain.out, "step=2, skipped=0, lr=[0.003]"));
+  }
 }
 
 TEST_CASE("a run with a config is resumed with or without the config to the same bits") {
