@@ -50,6 +50,21 @@ TEST_CASE("a team sees what was written before it starts, and its writes are see
   }
 }
 
+TEST_CASE("a team ends after the tasks that other threads have begun") {
+  std::atomic<bool> helped{false};
+  const auto run = [&] {
+    std::atomic<int> ended{0};
+    zg::cpu::team(2, 64, [&](int64_t, int worker) {
+      if (worker == 1 && !helped.exchange(true))
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      ++ended;
+    });
+    CHECK(ended.load() == 64);
+    return helped.load();
+  };
+  zg::testing::wait_until(run, "another thread takes a task");
+}
+
 TEST_CASE("two threads can each run a team at the same time") {
   auto work = [](int64_t* sum) {
     for (int round = 0; round < 50; ++round) {
