@@ -52,7 +52,12 @@ MPI_Request request_of(const Message& message) {
 
 bool start(int size) {
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // within MPI_Init and MPI_Finalize
-  int provided = 0, seen = 0;
+  int provided = 0, seen = 0, begun = 0;
+  check(MPI_Initialized(&begun), "MPI_Initialized");
+  if (begun)
+    raise<ConfigError>(
+        "run_processes: MPI was started before in this process, and starts only once; expected all "
+        "work of the ranks in one call");
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_size(MPI_COMM_WORLD, &seen), "MPI_Comm_size");

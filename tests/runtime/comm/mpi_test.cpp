@@ -137,6 +137,21 @@ TEST_CASE("mpi child: one calls something else" * doctest::skip()) {
   }
 }
 
+TEST_CASE("mpi child: twice" * doctest::skip()) {
+  const auto nothing = [](Communicator&, const Device&) {};
+  run_processes(nothing, {.timeout_s = 240});
+  CHECK_ERROR(ConfigError, "MPI was started before in this process",
+              run_processes(nothing, {.timeout_s = 240}));
+}
+
+TEST_CASE("mpi: a second call in a process is an error and does not end it") {
+  if (skips_mpi("a second call")) return;
+  const Ended ended = mpirun(2, "mpi child: twice");
+  CAPTURE(ended.text);
+  CHECK(ended.status == 0);
+  CHECK(contains(ended.text, "1 passed"));
+}
+
 TEST_CASE("mpi: a piece that its receiver expects with another size ends all ranks") {
   if (skips_mpi("mismatches")) return;
   const Ended ended = mpirun(3, "mpi child: one calls something else", "ZG_TEST_MPI=piece");
