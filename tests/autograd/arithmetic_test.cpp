@@ -173,6 +173,7 @@ TEST_CASE("an op of an integer tensor and a fractional number is refused, not ro
   CHECK_THROWS_AS(k < 4.5, DTypeError);
   CHECK_THROWS_AS(k == 0.5, DTypeError);
   CHECK_THROWS_AS(k + 0.5, DTypeError);
+  CHECK_ERROR(DTypeError, "sub: got the number 0.5 for an operand of i64 [3]", k - 0.5);
   CHECK_THROWS_AS(k * 1.5, DTypeError);
   CHECK_THROWS_AS(k / 0.5, DTypeError);
   CHECK_THROWS_AS(1.5 / k, DTypeError);

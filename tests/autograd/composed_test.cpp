@@ -84,7 +84,7 @@ TEST_CASE("transpose, squeeze, unsqueeze, stack and repeat move and copy element
   CHECK(values_of(repeat(x, {2, 1})) == Doubles{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
   CHECK(repeat(x, {0, 2}).shape() == Shape{0, 6});
   CHECK(roll(repeat(x, {0, 2}), 1, 0).shape() == Shape{0, 6});
-  CHECK(gather(x, 1, indices({}, {2, 0})).shape() == Shape{2, 0});
+  CHECK(gather(x, 0, indices({}, {0, 9})).shape() == Shape{0, 9});
   constexpr int64_t many = int64_t{1} << 40;  // a plan has no work for each copy
   CHECK(repeat(Tensor::zeros({1, 3}, DType::u8, Device::meta()), {many, 1}).shape() ==
         Shape{many, 3});

@@ -156,6 +156,21 @@ TEST_CASE("an empty batch has an empty convolution and gradients of 0") {
   }
 }
 
+TEST_CASE("gradients of a convolution have gradients by other ops") {
+  for (const bool transposed : {false, true}) {
+    CAPTURE(transposed);
+    const auto slopes = [&](Tape&, Vars in) {
+      const Var y = transposed ? conv_transpose1d(in[0], in[1], {}, {.padding = 1, .groups = 2})
+                               : conv1d(in[0], in[1], {}, {.padding = 1, .groups = 2});
+      const std::vector<Var> found =
+          grad({&y, 1}, in.first(2), {.create_graph = true, .cotangents = {in[2]}});
+      return concat({reshape(found[0], {-1}), reshape(found[1], {-1})}, 0);
+    };
+    const Shape weight = transposed ? Shape{4, 3, 3} : Shape{6, 2, 3};
+    check_composed(slopes, {doubles({2, 4, 5}, 1), doubles(weight, 2), doubles({2, 6, 5}, 3)});
+  }
+}
+
 TEST_CASE(
     "a maximum ignores padding, is NaN where an element is, and passes its gradient to the first") {
   const Tensor x = Tensor::from(std::vector<double>{-3, -2, NAN, -infinity, -infinity, -infinity},

@@ -61,6 +61,12 @@ TEST_CASE("add_layer_norm equals add followed by layer_norm, whichever of its re
         return mul(r.sum, r.normed);
       },
       inputs);
+  check_gradient(
+      [&](Tape&, Vars in) {
+        const NormedSum r = layer_norm_of_sum(in[0], in[1], in[2], in[3]);
+        return mul(r.sum, r.normed);
+      },
+      inputs);
   check_gradient([&](Tape&, Vars in) { return apply(in).sum; }, inputs);
   check_gradient([&](Tape&, Vars in) { return apply(in).normed; }, inputs);
   check_gradient(
