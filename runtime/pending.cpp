@@ -6,35 +6,16 @@
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/visit_type.h"
 
 // How values reach the host: at once, by functions of Tensor, or later, by PendingItem.
 namespace zg {
 namespace {
 
-template <class T>
-double element(const std::byte* raw, int64_t i) {
-  return static_cast<double>(reinterpret_cast<const T*>(raw)[i]);
-}
-
 double element(const std::byte* raw, DType dtype, int64_t i) {
-  switch (dtype) {
-    case DType::f64:
-      return element<double>(raw, i);
-    case DType::f32:
-      return element<float>(raw, i);
-    case DType::bf16:
-      return element<bf16>(raw, i);
-    case DType::f16:
-      return element<f16>(raw, i);
-    case DType::i32:
-      return element<int32_t>(raw, i);
-    case DType::i64:
-      return element<int64_t>(raw, i);
-    case DType::u8:
-    case DType::boolean:
-      return element<uint8_t>(raw, i);
-  }
-  return 0;
+  if (dtype == DType::boolean) dtype = DType::u8;
+  return visit_type(
+      dtype, [&]<class T>() { return static_cast<double>(reinterpret_cast<const T*>(raw)[i]); });
 }
 
 /// The elements as the host sees them: in place, a copy, or zeros on a meta device. Waits once for

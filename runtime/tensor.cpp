@@ -1,6 +1,7 @@
 #include "zerograd/runtime/tensor.h"
 
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/visit_type.h"
 
 namespace zg {
 namespace {
@@ -54,32 +55,7 @@ Tensor Tensor::full(const Shape& shape, double value, DType dtype, const Device&
   const int64_t count = tensor.numel();
   std::vector<std::byte> staged(host_reaches(tensor) ? 0 : static_cast<size_t>(tensor.bytes()));
   std::byte* raw = staged.empty() ? tensor.raw() : staged.data();
-  switch (dtype) {
-    case DType::f64:
-      fill<double>(raw, count, value);
-      break;
-    case DType::f32:
-      fill<float>(raw, count, value);
-      break;
-    case DType::bf16:
-      fill<bf16>(raw, count, value);
-      break;
-    case DType::f16:
-      fill<f16>(raw, count, value);
-      break;
-    case DType::i32:
-      fill<int32_t>(raw, count, value);
-      break;
-    case DType::i64:
-      fill<int64_t>(raw, count, value);
-      break;
-    case DType::u8:
-      fill<uint8_t>(raw, count, value);
-      break;
-    case DType::boolean:
-      fill<uint8_t>(raw, count, value != 0);
-      break;
-  }
+  visit_type(dtype, [&]<class T>() { fill<T>(raw, count, value); });
   if (!staged.empty()) device.compute().copy(tensor.raw(), staged.data(), staged.size());
   return tensor;
 }

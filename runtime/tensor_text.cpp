@@ -8,6 +8,7 @@
 
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/visit_type.h"
 
 // Tensors as text, in the layout of numpy's str(): the same digits, columns, line breaks and
 // summary.
@@ -116,34 +117,20 @@ std::vector<std::string> float_words(const std::vector<T>& values) {
 
 /// One word for each element, all of one width.
 std::vector<std::string> words_of(const Tensor& tensor, const std::vector<int64_t>& indices) {
-  const auto whole = [](const auto& values) {
-    std::vector<std::string> words;
-    for (const auto value : values)
-      if constexpr (std::is_same_v<std::decay_t<decltype(values)>, std::vector<bool>>)
-        words.push_back(value ? "True" : "False");
-      else
-        words.push_back(std::to_string(value));
-    return aligned(std::move(words));
-  };
-  switch (tensor.dtype()) {
-    case DType::f64:
-      return float_words(read<double>(tensor, indices));
-    case DType::f32:
-      return float_words(read<float>(tensor, indices));
-    case DType::bf16:
-      return float_words(read<bf16>(tensor, indices));
-    case DType::f16:
-      return float_words(read<f16>(tensor, indices));
-    case DType::i32:
-      return whole(read<int32_t>(tensor, indices));
-    case DType::i64:
-      return whole(read<int64_t>(tensor, indices));
-    case DType::u8:
-      return whole(read<uint8_t>(tensor, indices));
-    case DType::boolean:
-      return whole(read<bool>(tensor, indices));
-  }
-  return {};
+  return visit_type(tensor.dtype(), [&]<class T>() {
+    const std::vector<T> values = read<T>(tensor, indices);
+    if constexpr (std::is_integral_v<T>) {
+      std::vector<std::string> words;
+      for (const T value : values)
+        if constexpr (std::is_same_v<T, bool>)
+          words.push_back(value ? "True" : "False");
+        else
+          words.push_back(std::to_string(value));
+      return aligned(std::move(words));
+    } else {
+      return float_words(values);
+    }
+  });
 }
 
 /// The text of one axis, behind `axis` spaces; takes its words from `word` on.

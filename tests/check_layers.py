@@ -42,7 +42,7 @@ FAMILY = re.compile(r"zerograd/kernels/(?!cpu/|cuda/|hpu/)\w+/")
 ROOMS = ("runtime", "kernels", "autograd", "zero", "models", "bench", "tools")
 # The floors of runtime, from the lowest; a room includes rooms of its own floor and of lower ones.
 FLOORS = {
-    "base": re.compile(r"(api|error|dtype|shape|random|portable_(math|templates)|checked_product|version|machine)|text/.*|"
+    "base": re.compile(r"(api|error|dtype|shape|random|portable_(math|templates)|checked_product|visit_type|version|machine)|text/.*|"
                        r"storage/(file_io|checksum|file_set|safetensors\w*|tensorboard|npy_format)"),
     "device": re.compile(r"(device\w*|backend|memory\w*|ledger|arena|tensor|tensor_text|copy|pending|dlpack|launches|trace)|"
                          r"(cpu|hpu)/.*|cuda/(?!nccl|device).*|storage/(swap\w*|block_io|uring\w*|tensor_files)"),
