@@ -21,61 +21,35 @@ namespace {
 /// while the device still copies from the other. It is not counted as tensor memory.
 constexpr size_t staging_bytes = size_t{1} << 20, half_bytes = staging_bytes / 2;
 
+/// The op and its argument that a site checks.
+constexpr struct {
+  FaultSite site;
+  const char *op, *argument;
+} checked_arguments[] = {
+    {FaultSite::attention_backward_key_lengths, "attention_backward", "key_lengths"},
+    {FaultSite::attention_backward_starts, "attention_backward", "starts"},
+    {FaultSite::attention_forward_key_lengths, "attention_forward", "key_lengths"},
+    {FaultSite::attention_forward_starts, "attention_forward", "starts"},
+    {FaultSite::binary_divisor, "div or remainder", "divisor"},
+    {FaultSite::cross_entropy_backward_targets, "cross_entropy_backward", "targets"},
+    {FaultSite::cross_entropy_forward_targets, "cross_entropy_forward", "targets"},
+    {FaultSite::embedding_backward_ids, "embedding_backward", "ids"},
+    {FaultSite::embedding_forward_ids, "embedding_forward", "ids"},
+    {FaultSite::gather_index, "gather", "index"},
+    {FaultSite::projection_cross_entropy_targets, "projection_cross_entropy", "targets"},
+    {FaultSite::rope_positions, "rope", "positions"},
+    {FaultSite::scatter_add_index, "scatter_add", "index"}};
+
 std::string describe(const Fault& fault) {
+  if (fault.site == FaultSite::attention_forward_copies ||
+      fault.site == FaultSite::attention_backward_copies)
+    return fmt::format(
+        "attention_{}: a copy to shared memory never arrived in block {}; the device takes no more "
+        "work from this process",
+        fault.site == FaultSite::attention_forward_copies ? "forward" : "backward", fault.place);
   const char *op = "a kernel", *argument = "an argument";
-  const auto name = [&](const char* its_op, const char* its_argument) {
-    op = its_op;
-    argument = its_argument;
-  };
-  switch (fault.site) {
-    case FaultSite::none:
-      break;
-    case FaultSite::attention_backward_copies:
-    case FaultSite::attention_forward_copies:
-      return fmt::format(
-          "attention_{}: a copy to shared memory never arrived in block {}; the device takes no "
-          "more work from this process",
-          fault.site == FaultSite::attention_forward_copies ? "forward" : "backward", fault.place);
-    case FaultSite::attention_backward_key_lengths:
-      name("attention_backward", "key_lengths");
-      break;
-    case FaultSite::attention_backward_starts:
-      name("attention_backward", "starts");
-      break;
-    case FaultSite::attention_forward_key_lengths:
-      name("attention_forward", "key_lengths");
-      break;
-    case FaultSite::attention_forward_starts:
-      name("attention_forward", "starts");
-      break;
-    case FaultSite::binary_divisor:
-      name("div or remainder", "divisor");
-      break;
-    case FaultSite::cross_entropy_backward_targets:
-      name("cross_entropy_backward", "targets");
-      break;
-    case FaultSite::cross_entropy_forward_targets:
-      name("cross_entropy_forward", "targets");
-      break;
-    case FaultSite::embedding_backward_ids:
-      name("embedding_backward", "ids");
-      break;
-    case FaultSite::embedding_forward_ids:
-      name("embedding_forward", "ids");
-      break;
-    case FaultSite::gather_index:
-      name("gather", "index");
-      break;
-    case FaultSite::projection_cross_entropy_targets:
-      name("projection_cross_entropy", "targets");
-      break;
-    case FaultSite::rope_positions:
-      name("rope", "positions");
-      break;
-    case FaultSite::scatter_add_index:
-      name("scatter_add", "index");
-      break;
-  }
+  for (const auto& checked : checked_arguments)
+    if (checked.site == fault.site) op = checked.op, argument = checked.argument;
   return fmt::format("{}: {}[{}] is {}; expected {}", op, argument, fault.place, fault.value,
                      fault.limit > 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0");
 }
