@@ -97,27 +97,17 @@ void MetricsBoard::write(const Validation& validation, const Progress& after) {
 }
 
 void note_memory(MemoryRows& rows, TrainerMoment moment, const MicroBatch& batch) {
-  const auto note_if = [&](bool condition, StepPoint at) {
-    if (condition) rows.note(at);
+  using Moment = TrainerMoment;
+  const auto note_at = [&](Moment at, bool is_its_batch, StepPoint point) {
+    if (moment == at && is_its_batch) rows.note(point);
   };
-  switch (moment) {
-    case TrainerMoment::step_begins:
-      return rows.begin_step(batch.step);
-    case TrainerMoment::batch_ready:
-      return note_if(batch.index == 0, StepPoint::before_forward);
-    case TrainerMoment::forward_done:
-      return note_if(batch.last, StepPoint::after_forward);
-    case TrainerMoment::backward_begins:
-      return note_if(batch.last, StepPoint::before_backward);
-    case TrainerMoment::backward_done:
-      return note_if(batch.last, StepPoint::after_backward);
-    case TrainerMoment::gradients_ready:
-      return rows.note(StepPoint::before_step);
-    case TrainerMoment::optimizer_begins:
-      return;
-    case TrainerMoment::step_done:
-      return rows.note(StepPoint::after_step);
-  }
+  if (moment == Moment::step_begins) rows.begin_step(batch.step);
+  note_at(Moment::batch_ready, batch.index == 0, StepPoint::before_forward);
+  note_at(Moment::forward_done, batch.last, StepPoint::after_forward);
+  note_at(Moment::backward_begins, batch.last, StepPoint::before_backward);
+  note_at(Moment::backward_done, batch.last, StepPoint::after_backward);
+  note_at(Moment::gradients_ready, true, StepPoint::before_step);
+  note_at(Moment::step_done, true, StepPoint::after_step);
 }
 
 StepLaunchNotes::StepLaunchNotes(const Device& device, int64_t step)

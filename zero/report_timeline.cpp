@@ -20,22 +20,14 @@ constexpr const char* timeline_lanes[] = {"forward",       "backward", "optimize
                                           "communication", "copies",   "waits"};
 
 size_t lane_of(const Trace::Span& span) {
-  switch (span.kind) {
-    case Trace::Kind::phase:
-      for (size_t lane = 0; lane < Timeline::compute; ++lane)
-        if (span.name == timeline_lanes[lane]) return lane;
-      return no_lane;
-    case Trace::Kind::kernel:
-      return Timeline::compute;
-    case Trace::Kind::collective:
-      return Timeline::communication;
-    case Trace::Kind::copy:
-      return Timeline::copies;
-    case Trace::Kind::wait:
-      return Timeline::waits;
-    default:
-      return no_lane;
-  }
+  using Kind = Trace::Kind;
+  if (span.kind == Kind::phase)
+    for (size_t lane = 0; lane < Timeline::compute; ++lane)
+      if (span.name == timeline_lanes[lane]) return lane;
+  if (span.kind == Kind::kernel) return Timeline::compute;
+  if (span.kind == Kind::collective) return Timeline::communication;
+  if (span.kind == Kind::copy) return Timeline::copies;
+  return span.kind == Kind::wait ? size_t{Timeline::waits} : no_lane;
 }
 
 // A step of one rank. Its lanes count from its begin.

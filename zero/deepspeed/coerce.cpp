@@ -25,29 +25,15 @@ std::string bounds(const Row& row, const std::string& number) {
 }
 
 std::string expected_of(const Row& row) {
-  std::string words;
-  switch (row.type) {
-    case Type::boolean:
-      words = "true or false";
-      break;
-    case Type::integer:
-      words = bounds(row, "a whole number");
-      break;
-    case Type::number:
-      words = bounds(row, "a number");
-      break;
-    case Type::numbers:
-      words = "two numbers of 0 or more and below 1, like [0.9, 0.999]";
-      break;
-    case Type::choice:
-      words = join(split(row.choices), ", ");
-      break;
-    case Type::text:
-      words = "a string";
-      break;
-    default:
-      words = "an object {...}";
-  }
+  const Type type = row.type;
+  std::string words = type == Type::boolean   ? "true or false"
+                      : type == Type::integer ? bounds(row, "a whole number")
+                      : type == Type::number  ? bounds(row, "a number")
+                      : type == Type::numbers
+                          ? "two numbers of 0 or more and below 1, like [0.9, 0.999]"
+                      : type == Type::choice ? join(split(row.choices), ", ")
+                      : type == Type::text   ? "a string"
+                                             : "an object {...}";
   if (std::string(row.fallback) == "null" && row.type != Type::section) words += ", or null";
   return words + (row.automatic ? ", or \"auto\"" : "");
 }
