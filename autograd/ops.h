@@ -121,7 +121,7 @@ ZG_API Var erf(const Var& x);
 ZG_API Var log1p(const Var& x);
 ZG_API Var silu(const Var& x);
 // The next ones: as the four above (sign and square: also integers). -0 gives -0 where the function
-// is 0 there.
+// is 0 there, but sign and square 0.
 ZG_API Var floor(const Var& x);   ///< the gradient is 0, as of the next three
 ZG_API Var ceil(const Var& x);    ///< the least integer that is not below x
 ZG_API Var round(const Var& x);   ///< the nearest integer; of two the even one

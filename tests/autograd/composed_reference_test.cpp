@@ -134,7 +134,7 @@ double weight_of(size_t i) { return static_cast<double>(static_cast<int>(i * 7 %
 TEST_CASE("composed ops and losses have PyTorch's values and gradients") {
   std::ifstream file(ZG_FIXTURES "composed.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
-  REQUIRE(cases.size() == composed_ops().size() + 8);  // einsum's
+  REQUIRE(cases.size() == composed_ops().size() + 9);  // einsum's
   for (const nlohmann::json& c : cases) {
     const std::string name = c.at("name");
     CAPTURE(name);
@@ -243,6 +243,10 @@ TEST_CASE("random numbers depend on seed, name and element, and have the distrib
     values.erase(std::unique(values.begin(), values.end()), values.end());
     CHECK(values.size() == std::array<size_t, 4>{4000, 2, 7, 4000}[i]);
   }
+  // Values that programs have seen.
+  CHECK(randint({4}, 0, 1000, 7, "a", DType::i32, device).to_doubles() ==
+        std::vector<double>{855, 931, 116, 890});
+  CHECK(permutation(8, 7, "a", device).to_doubles() == std::vector<double>{3, 1, 2, 4, 5, 0, 6, 7});
   CHECK_ERROR(ConfigError, "bernoulli: p is 1.5", bernoulli({1}, 1.5, 1, "", DType::f32, device));
   CHECK_ERROR(ConfigError, "uniform: low is 2, high is 1",
               uniform({1}, 1, "", 2, 1, DType::f32, device));

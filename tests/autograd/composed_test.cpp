@@ -42,6 +42,7 @@ TEST_CASE("var of bf16 and f16 does not round the mean, and norm not the squares
     CHECK(var(narrow, {}, 0).value().dtype() == dtype);
     CHECK(values_of(norm(slice(narrow, 0, 0, 1))) == Doubles{x});
     CHECK(norm(narrow).dtype() == dtype);
+    CHECK(norm(narrow, INFINITY).shape() == Shape{});
   }
   Tape tape(shared_device());
   const Var equal_ones = tape.variable(var_of({2, 2}, {2}).value());
@@ -122,6 +123,7 @@ TEST_CASE("argmin, cumsum of integers, linspace, eye and meshgrid give the expec
   CHECK(values_of(cumsum(Var(arange(1, 6, DType::i32, device)), 0)) == Doubles{1, 3, 6, 10, 15});
   CHECK(linspace(-1, 1, 5, DType::f32, device).to_doubles() == Doubles{-1, -0.5, 0, 0.5, 1});
   CHECK(linspace(3, 9, 1, DType::f64, device).to_doubles() == Doubles{3});
+  CHECK(linspace(0, 1, 11, DType::f64, device).to_doubles()[7] == 1 - 0.1 * 3);  // not 0.1 * 7
   CHECK(eye(2, 3, DType::i32, device).to_doubles() == Doubles{1, 0, 0, 0, 1, 0});
   CHECK(full_like(Tensor::zeros({2}, DType::bf16, device), 1.5).to_doubles() == Doubles{1.5, 1.5});
   const Var line[] = {var_of({1, 2}, {2}), var_of({3, 4, 5}, {3})};

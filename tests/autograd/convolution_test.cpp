@@ -156,6 +156,19 @@ TEST_CASE("an empty batch has an empty convolution and gradients of 0") {
   }
 }
 
+TEST_CASE("group_norm of bf16 is that of the same numbers in f32, rounded once") {
+  const auto narrow = [](const Shape& shape, uint64_t seed) {
+    return cast(Var(doubles(shape, seed)), DType::bf16);
+  };
+  const auto wide = [](const Var& x) { return cast(x, DType::f32); };
+  const Var x = narrow({2, 6, 3}, 1), gamma = narrow({6}, 2), beta = narrow({6}, 3);
+  const Var y = group_norm(x, 2, gamma, beta);
+  CHECK(y.dtype() == DType::bf16);
+  CHECK(values_of(y) ==
+        values_of(cast(group_norm(wide(x), 2, wide(gamma), wide(beta)), DType::bf16)));
+  CHECK(avg_pool2d(doubles({1, 6, 6}, 1), {2, 3}).shape() == Shape{1, 3, 2});
+}
+
 TEST_CASE("gradients of a convolution have gradients by other ops") {
   for (const bool transposed : {false, true}) {
     CAPTURE(transposed);

@@ -111,6 +111,10 @@ TEST_CASE("an error names the op that was called, not one that it is made of") {
        }},
       {"transpose", [&] { transpose(x, 0, 2); }},
       {"unsqueeze", [&] { unsqueeze(x, 4); }},
+      {"unsqueeze",
+       [&] {
+         unsqueeze(zeros({1, 1, 1, 1, 1, 1}, DType::f32), 0);
+       }},
       {"squeeze", [&] { squeeze(x, 2); }},
       {"stack",
        [&] {
@@ -224,7 +228,7 @@ TEST_CASE("an error names the op that was called, not one that it is made of") {
          einsum("abcd,efgh->abcdefgh", {image, image});
        }},
       {"dot", [&] { dot(row, x); }},
-      {"dot", [&] { dot(row, zeros({2}, DType::f32)); }},
+      {"dot", [&] { dot(row, zeros({1}, DType::f32)); }},
       {"dot", [&] { dot(row, far); }},
       {"outer", [&] { outer(x, row); }},
       {"outer", [&] { outer(row, none); }},

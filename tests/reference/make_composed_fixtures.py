@@ -110,6 +110,7 @@ CASES = {
     "dot": (lambda a, b: torch.dot(a, b), [values(5), values(5)]),
     "einsum abcd,efgh,efgha->bcdh": (lambda *in_: torch.einsum("abcd,efgh,efgha->bcdh", *in_),
                                      [values(2, 1, 2, 3), values(2, 3, 1, 2), values(2, 3, 1, 2, 2)]),
+    "einsum hij,jkl->ik": (lambda a, b: torch.einsum("hij,jkl->ik", a, b), [values(2, 3, 4), values(4, 2, 3)]),
     "einsum ...i,...i": (lambda a, b: torch.einsum("...i,...i", a, b), [values(2, 1, 3), values(4, 3)]),
 }
 
