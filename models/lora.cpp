@@ -66,8 +66,7 @@ void check_targets(const LoraConfig& config, const ParameterStore& store) {
     bool found = target == all_linear && !adapted.empty();
     for (const std::string& layer : adapted) found = found || names_layer(target, layer);
     if (found) continue;
-    std::string there;
-    for (const std::string& name : names) there += (there.empty() ? "" : ", ") + name;
+    const std::string there = join({names.begin(), names.end()}, ", ");
     raise<ConfigError>(
         "lora: targets: '{}' names no linear layer of the model; expected some of {}, "
         "or all-linear",

@@ -58,20 +58,12 @@ size_t widen(const std::vector<std::byte>& bytes, std::span<int32_t> tokens, int
 
 size_t widen(uint8_t dtype, const std::vector<std::byte>& bytes, std::span<int32_t> tokens,
              int64_t& stray) {
-  switch (dtype) {
-    case 1:
-      return widen<uint8_t>(bytes, tokens, stray);
-    case 2:
-      return widen<int8_t>(bytes, tokens, stray);
-    case 3:
-      return widen<int16_t>(bytes, tokens, stray);
-    case 4:
-      return widen<int32_t>(bytes, tokens, stray);
-    case 5:
-      return widen<int64_t>(bytes, tokens, stray);
-    default:
-      return widen<uint16_t>(bytes, tokens, stray);
-  }
+  if (dtype == 1) return widen<uint8_t>(bytes, tokens, stray);
+  if (dtype == 2) return widen<int8_t>(bytes, tokens, stray);
+  if (dtype == 3) return widen<int16_t>(bytes, tokens, stray);
+  if (dtype == 4) return widen<int32_t>(bytes, tokens, stray);
+  if (dtype == 5) return widen<int64_t>(bytes, tokens, stray);
+  return widen<uint16_t>(bytes, tokens, stray);
 }
 
 int64_t bytes_of(const File& file, uint8_t dtype) {

@@ -51,16 +51,8 @@ uint32_t ggml_type(GGUFType type) {
 
 int64_t bytes_of(const GGUFTensor& tensor) {
   const int64_t numel = tensor.shape.numel();
-  switch (tensor.type) {
-    case GGUFType::f32:
-      return numel * 4;
-    case GGUFType::f16:
-    case GGUFType::bf16:
-      return numel * 2;
-    case GGUFType::q8_0:
-      return numel / q8_0_block * (2 + q8_0_block);
-  }
-  return 0;
+  if (tensor.type == GGUFType::q8_0) return numel / q8_0_block * (2 + q8_0_block);
+  return numel * (tensor.type == GGUFType::f32 ? 4 : 2);
 }
 
 int64_t aligned(int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }

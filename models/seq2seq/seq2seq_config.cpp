@@ -64,9 +64,8 @@ Seq2SeqConfig Seq2SeqConfig::preset(const std::string& name) {
   if (name == "blenderbot-3b") return blenderbot(2560, 24);
   if (name == "bart-base") return bart(768, 6, 12);
   if (name == "bart-large") return bart(1024, 12, 16);
-  std::string names;
-  for (const std::string& known : preset_names()) names += (names.empty() ? "" : ", ") + known;
-  raise<ConfigError>("seq2seq: model type: expected one of {}, got '{}'", names, name);
+  raise<ConfigError>("seq2seq: model type: expected one of {}, got '{}'",
+                     join(preset_names(), ", "), name);
 }
 
 void validate(const Seq2SeqConfig& config) {
