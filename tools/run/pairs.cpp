@@ -36,8 +36,13 @@ std::string PairText::decode(std::span<const int32_t> ids) const {
   for (const int32_t id : ids) {
     const bool is_special = id == tokens_.pad || id == tokens_.decoder_start || id == tokens_.bos ||
                             std::ranges::find(tokens_.eos, id) != tokens_.eos.end();
+    const auto is_marked = [id](const models::AddedToken& token) {
+      return token.id == id && token.special;  // <mask>, <unk>
+    };
     // A model may have more ids than its tokenizer.
-    if (is_special || (tokenizer_ && id >= tokenizer_->vocabulary())) continue;
+    if (is_special || (tokenizer_ && (id >= tokenizer_->vocabulary() ||
+                                      std::ranges::any_of(tokenizer_->parts().added, is_marked))))
+      continue;
     words.push_back(id);
     numbers += (numbers.empty() ? "" : " ") + std::to_string(id);
   }

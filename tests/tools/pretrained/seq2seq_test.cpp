@@ -3,6 +3,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tools/options/run_spec.h"
+#include "tools/run/inputs.h"
 #include "zerograd/models/hugging_face/hf_seq2seq.h"
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
@@ -307,6 +308,17 @@ TEST_CASE("pairs: eval, generate, consolidate and export read the checkpoint alo
     }
     fs::rename(moved, tokenizer);
   }
+}
+
+TEST_CASE("pairs: answers are shown without any special token of the tokenizer") {
+  const models::Tokenizer words = models::train_tokenizer(
+      "a b", {.vocabulary = 261, .added = {"<pad>", "<s>", "</s>", "<mask>"}});
+  models::Seq2SeqConfig config = models::Seq2SeqConfig::of(models::Seq2SeqFamily::bart);
+  config.tokens = {.pad = 0, .decoder_start = 2, .bos = 1, .eos = {2}};
+  const tools::PairText text(config, &words, "here");
+  std::vector<int32_t> ids = text.encode("a b", 9);
+  ids.insert(ids.begin() + 2, words.id_of_added("<mask>").value());
+  CHECK(text.decode(ids) == "a b");
 }
 
 TEST_CASE("pairs: a folder of transformers is trained on token numbers and keeps its generation") {
