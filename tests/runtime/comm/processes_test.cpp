@@ -169,6 +169,10 @@ TEST_CASE(
     CHECK(threads_per_process(4 * cores) == threads);
   }
   omp_set_num_threads(threads_before);
+  {
+    const Launched launched(Variables{{"OMP_NUM_THREADS", "any"}});
+    CHECK(threads_per_rank(4 * cores) == threads_before);
+  }
   CHECK(threads_per_rank(4 * cores) == 1);
   for (const char* number : {"two", "-1", "3x", "4097"}) {
     CAPTURE(std::string(number));
