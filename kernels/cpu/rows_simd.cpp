@@ -78,11 +78,7 @@ void softmax_columns(const void* from, void* to, int64_t n, int64_t step, int64_
 /// slope - exp(value) * sum for log_softmax, value * (slope - sum) for softmax.
 template <class T>
 VecOf<T> softmax_slope(VecOf<T> value, VecOf<T> slope, VecOf<T> sum, bool log) {
-  if (!log) return value * (slope - sum);
-  accumulator_t<T> numbers[lanes_of<T>];
-  store(numbers, value);
-  for (accumulator_t<T>& number : numbers) number = portable::exp(number);
-  return slope - load(numbers) * sum;
+  return log ? slope - exp(value) * sum : value * (slope - sum);
 }
 
 /// softmax_slopes of as many columns as a vector has lanes, or the first `count`; sums in f64.

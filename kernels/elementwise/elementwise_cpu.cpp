@@ -103,6 +103,10 @@ void refuse_zero_divisors(const char* op, const Tensor& b) {
   });
 }
 
+// The steps of the usual loops as constants, with which they become vector code.
+constexpr std::integral_constant<int64_t, 0> same_element;
+constexpr std::integral_constant<int64_t, 1> next_element;
+
 template <BinaryOp op, class T>
 void run(const Binary& args, const LoopNest<3>& nest, int threads) {
   using Y = std::conditional_t<is_comparison(op), bool, T>;
@@ -115,9 +119,17 @@ void run(const Binary& args, const LoopNest<3>& nest, int threads) {
     const T* from_a = a + offsets[0];
     const T* from_b = b + offsets[1];
     Y* to = y + offsets[2];
-    for (int64_t i = 0; i < count; ++i)
-      to[i] = static_cast<Y>(
-          value<op, A>(static_cast<A>(from_a[i * stride_a]), static_cast<A>(from_b[i * stride_b])));
+    const auto compute = [&](auto step_a, auto step_b) {
+      for (int64_t i = 0; i < count; ++i)
+        to[i] = static_cast<Y>(
+            value<op, A>(static_cast<A>(from_a[i * step_a]), static_cast<A>(from_b[i * step_b])));
+    };
+    if (stride_a != 1)
+      compute(stride_a, stride_b);
+    else if (stride_b == 1)
+      compute(next_element, next_element);
+    else
+      compute(next_element, same_element);
   });
 }
 
@@ -193,12 +205,25 @@ void where(const Where& args, Workspace, Stream& stream) {
     const T* a = reinterpret_cast<const T*>(args.a.raw());
     const T* b = reinterpret_cast<const T*>(args.b.raw());
     T* y = reinterpret_cast<T*>(args.y.raw());
-    for_each_run(
-        stream.traits().threads, nest, [&](const std::array<int64_t, 4>& offsets, int64_t count) {
-          for (int64_t i = 0; i < count; ++i)
-            y[offsets[3] + i] = condition[offsets[0] + i * stride_c] ? a[offsets[1] + i * stride_a]
-                                                                     : b[offsets[2] + i * stride_b];
-        });
+    for_each_run(stream.traits().threads, nest,
+                 [&](const std::array<int64_t, 4>& offsets, int64_t count) {
+                   // By masks: a branch that depends on a random condition costs more.
+                   const auto choose = [&](auto step_c, auto step_a, auto step_b) {
+                     for (int64_t i = 0; i < count; ++i) {
+                       const T mask = static_cast<T>(T{0} - T{condition[offsets[0] + i * step_c]});
+                       y[offsets[3] + i] = static_cast<T>((a[offsets[1] + i * step_a] & mask) |
+                                                          (b[offsets[2] + i * step_b] & ~mask));
+                     }
+                   };
+                   if (stride_c != 1 || stride_a + stride_b == 0)
+                     choose(stride_c, stride_a, stride_b);
+                   else if (stride_a == 1 && stride_b == 1)
+                     choose(next_element, next_element, next_element);
+                   else if (stride_a == 1)
+                     choose(next_element, next_element, same_element);
+                   else
+                     choose(next_element, same_element, next_element);
+                 });
   });
 }
 
