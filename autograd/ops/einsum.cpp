@@ -47,7 +47,8 @@ Var arranged(const Labelled& a, const std::string& order, const Shape& shape,
   AxisOrder axes{.rank = merged.rank()};
   for (size_t i = 0; i < runs.size(); ++i)
     axes.order[i] = static_cast<int>(std::ranges::find(from, runs[i]) - from.begin());
-  return reshape(permuted("einsum", reshape(a.x, merged), axes), shape);
+  const Var whole = merged == a.x.shape() ? a.x : reshape(a.x, merged);
+  return reshape(permuted("einsum", whole, axes), shape);
 }
 
 /// The elements at which two axes with the same label have the same index.
