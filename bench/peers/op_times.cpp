@@ -43,6 +43,13 @@ const std::map<std::string, Row> rows = {
     {"group_norm", {{{8, 64, 56, 56}}, [](auto in) { return group_norm(in[0], 8); }}},
     {"softmax, axis 1", {{{64, 512, 96}}, [](auto in) { return softmax(in[0], 1); }}},
     {"softmax, last axis", {{{6144, 512}}, [](auto in) { return softmax(in[0], 1); }}},
+    {"log_softmax, last axis", {{{2048, 1024}}, [](auto in) { return log_softmax(in[0], 1); }}},
+    {"where x < 0",
+     {{{2048, 1024}, {2048, 1024}}, [](auto in) { return where(less(in[0], 0.0), in[0], in[1]); }}},
+    {"clamp", {{{2048, 1024}}, [](auto in) { return clamp(in[0], -1.0, 1.0); }}},
+    {"elu", {{{2048, 1024}}, [](auto in) { return elu(in[0]); }}},
+    {"sum, axis 0", {{{8192, 768}}, [](auto in) { return sum(in[0], {0}); }}},
+    {"max, last axis", {{{2048, 1024}}, [](auto in) { return max(in[0], {1}); }}},
     {"permute 0 2 1 3",
      {{{16, 256, 12, 64}},
       [](auto in) {

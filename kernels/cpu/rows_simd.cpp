@@ -113,10 +113,15 @@ void softmax_row_slopes(const void* from_y, const void* from_dy, void* to, int64
   } else {
     double totals[Vec::lanes] = {};
     float numbers[Vec::lanes];
+    constexpr int64_t ahead = 8 * Vec::lanes;
     for_vectors<T>(n, [&](int64_t i, auto count) {
       Vec terms[Vec::lanes];
       for (int64_t r = 0; r < Vec::lanes; ++r) {
         const int64_t at = (r < rows ? r : 0) * n + i;
+        if (i + ahead < n) {
+          __builtin_prefetch(dy + at + ahead);
+          if (!log) __builtin_prefetch(y + at + ahead);
+        }
         const Vec slope = load(dy + at, count);
         terms[r] = log ? slope : slope * load(y + at, count);
       }
