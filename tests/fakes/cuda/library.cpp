@@ -49,6 +49,7 @@ Library::Library(const std::vector<std::string>& names) {
 
 void* Library::symbol(const char* name) const {
   const auto* symbols = static_cast<const Symbols*>(handle_);
+  if (!symbols) return nullptr;
   const auto found = symbols->find(name);
   return found == symbols->end() ? nullptr : found->second;
 }
