@@ -136,21 +136,26 @@ struct Max {
   static void add(Block& best, T x) { best = merged(best, static_cast<Total>(x)); }
   static Total of_run(const T* x, int64_t n) {
     // NaN is searched for separately, so the maximum is one instruction for each vector.
-    constexpr int lanes = 16;
-    Total best[lanes];
-    std::fill(best, best + lanes, start);
-    std::conditional_t<sizeof(Total) == 8, int64_t, int32_t> unordered[lanes] = {};
+    typedef Total Part __attribute__((vector_size(16)));
+    constexpr int64_t parts = 4, width = 16 / sizeof(Total);
+    Part best[parts];
+    std::fill(best, best + parts, Part{} + start);
+    decltype(best[0] != best[0]) unordered[parts] = {};
     int64_t i = 0;
-    for (; i + lanes <= n; i += lanes)
-      for (int lane = 0; lane < lanes; ++lane) {
-        const Total value = static_cast<Total>(x[i + lane]);
-        best[lane] = value > best[lane] ? value : best[lane];
-        unordered[lane] |= value != value;
+    for (; i + parts * width <= n; i += parts * width)
+      for (int64_t part = 0; part < parts; ++part) {
+        Part value;
+        for (int64_t lane = 0; lane < width; ++lane)
+          value[lane] = static_cast<Total>(x[i + part * width + lane]);
+        best[part] = value > best[part] ? value : best[part];
+        unordered[part] |= value != value;
       }
     Total result = start;
-    for (int lane = 0; lane < lanes; ++lane)
-      result =
-          merged(result, unordered[lane] ? std::numeric_limits<Total>::quiet_NaN() : best[lane]);
+    for (int64_t lane = 0; lane < parts * width; ++lane) {
+      const int64_t part = lane / width, at = lane % width;
+      result = merged(
+          result, unordered[part][at] ? std::numeric_limits<Total>::quiet_NaN() : best[part][at]);
+    }
     for (; i < n; ++i) add(result, x[i]);
     return result;
   }
