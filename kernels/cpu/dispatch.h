@@ -5,6 +5,7 @@
 
 #include "zerograd/runtime/dtype.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/visit_type.h"
 
 // From an element type known at run time to one known at compile time:
 // visit_floating(x.dtype(), [&]<class T>() { ... }).
@@ -21,18 +22,12 @@ using arithmetic_t = std::conditional_t<std::is_integral_v<T>, T, accumulator_t<
 
 template <class F>
 void visit_floating(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::f64:
-      return f.template operator()<double>();
-    case DType::f32:
-      return f.template operator()<float>();
-    case DType::bf16:
-      return f.template operator()<bf16>();
-    case DType::f16:
-      return f.template operator()<f16>();
-    default:
+  visit_type(dtype, [&]<class T>() {
+    if constexpr (std::is_integral_v<T>)
       refuse(dtype);
-  }
+    else
+      f.template operator()<T>();
+  });
 }
 
 /// i32 and i64.
@@ -47,13 +42,6 @@ void visit_index(DType dtype, const F& f) {
 template <class F>
 void visit_number(DType dtype, const F& f) {
   is_floating(dtype) ? visit_floating(dtype, f) : visit_index(dtype, f);
-}
-
-template <class F>
-void visit_any(DType dtype, const F& f) {
-  if (dtype == DType::u8) return f.template operator()<uint8_t>();
-  if (dtype == DType::boolean) return f.template operator()<bool>();
-  visit_number(dtype, f);
 }
 
 /// Calls f with the unsigned integer type of the dtype's size: for copies, which need no

@@ -307,8 +307,8 @@ void cast(const Cast& args, Workspace, Stream& stream) {
     return for_ranges(stream, args.x, args.y, table.cast[is_bf16(args.x)]);
   }
   const int threads = stream.traits().threads;
-  visit_any(args.x.dtype(), [&]<class X>() {
-    visit_any(args.y.dtype(), [&]<class Y>() {
+  visit_type(args.x.dtype(), [&]<class X>() {
+    visit_type(args.y.dtype(), [&]<class Y>() {
       const X* from = args.x.data<X>();
       Y* to = args.y.data<Y>();
       parallel_for(threads, args.x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
