@@ -7,7 +7,7 @@ namespace zg::cpu {
 /// Passes over one row, compiled per instruction set, by the dtype of x or, in scaled_exp, of y:
 /// f64, f32, bf16, f16.
 struct RowTable {
-  /// The largest element; -infinity for an empty row. A NaN may be ignored or returned.
+  /// The largest element; -infinity for an empty row; NaN if one element is.
   double (*max[4])(const void* x, int64_t n);
   /// Sum of exp(x - shift).
   double (*exp_sum[4])(const void* x, double shift, int64_t n);
@@ -15,15 +15,11 @@ struct RowTable {
   /// accumulator type.
   void (*scaled_exp[2][4])(const void* x, double shift, double scale, void* y, int64_t n);
   /// softmax or log_softmax of each of some neighbouring columns, whose n elements are `step`
-  /// apart, with the bits that it has for a row. y may be x.
-  void (*softmax_columns[4])(const void* x, void* y, int64_t n, int64_t step, int64_t columns,
-                             bool log);
-  /// The backward of softmax_columns, from its result y. dx may be dy.
+  /// apart, or of a row, if `step` is 1. Sums have one order for both. y may be x.
+  void (*softmax[4])(const void* x, void* y, int64_t n, int64_t step, int64_t columns, bool log);
+  /// The backward of softmax, from its result y. dx may be dy.
   void (*softmax_slopes[4])(const void* y, const void* dy, void* dx, int64_t n, int64_t step,
                             int64_t columns, bool log);
-  /// The same of up to 16 rows of n elements, one after another.
-  void (*softmax_row_slopes[4])(const void* y, const void* dy, void* dx, int64_t n, int64_t rows,
-                                bool log);
 };
 
 }  // namespace zg::cpu

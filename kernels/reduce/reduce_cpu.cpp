@@ -105,7 +105,7 @@ struct Sum {
   static Total merged(Total a, Total b) { return a + b; }
   static void add(Block& sum, T x) { sum += static_cast<Block>(x); }
 
-  static Total of_run(const T* x, int64_t n) {
+  static Total of_run(const RowTable&, const T* x, int64_t n) {
     constexpr int lanes = 16, block = 128;
     Total total = 0;
     for (; n > 0; x += block, n -= block) {
@@ -134,7 +134,8 @@ struct Max {
   /// NaN is larger than every number.
   static Total merged(Total a, Total b) { return b > a || b != b ? b : a; }
   static void add(Block& best, T x) { best = merged(best, static_cast<Total>(x)); }
-  static Total of_run(const T* x, int64_t n) {
+  static Total of_run([[maybe_unused]] const RowTable& table, const T* x, int64_t n) {
+    if constexpr (std::is_same_v<Total, float>) return row_max(table, x, n);
     // NaN is searched for separately, so the maximum is one instruction for each vector.
     typedef Total Part __attribute__((vector_size(16)));
     constexpr int64_t parts = 4, width = 16 / sizeof(Total);
@@ -162,12 +163,13 @@ struct Max {
 };
 
 template <class Op, class T>
-typename Op::Total of_row_chunk(const Plan& plan, const T* x, int64_t begin, int64_t end) {
+typename Op::Total of_row_chunk(const Plan& plan, const RowTable& table, const T* x, int64_t begin,
+                                int64_t end) {
   typename Op::Total total = Op::start;
   while (begin < end) {
     const int64_t run = begin / plan.inner, from = begin % plan.inner;
     const int64_t count = std::min(plan.inner - from, end - begin);
-    total = Op::merged(total, Op::of_run(x + plan.reduced.offset(run) + from, count));
+    total = Op::merged(total, Op::of_run(table, x + plan.reduced.offset(run) + from, count));
     begin += count;
   }
   return total;
@@ -192,8 +194,10 @@ void of_column_chunk(const Plan& plan, const T* x, int64_t begin, int64_t end, i
 
 /// Calls put(output, chunk, first column, count, totals) for each part of each result.
 template <class Op, class T, class Put>
-void for_each_part(const Plan& plan, const T* x, int threads, const Put& put) {
+void for_each_part(const Plan& plan, const T* x, const Device::Traits& traits, const Put& put) {
   using Total = typename Op::Total;
+  const int threads = traits.threads;
+  const RowTable& table = ZG_AT_LEVEL(traits.isa, row_table);
   if (!plan.columns) {
     const int64_t elements = plan.reduced_elements();
     const int64_t each = std::clamp<int64_t>(elements, 1, chunk_elements);
@@ -202,7 +206,7 @@ void for_each_part(const Plan& plan, const T* x, int threads, const Put& put) {
       for (int64_t part = first; part < last; ++part) {
         const int64_t output = part / plan.chunks, chunk = part % plan.chunks;
         const int64_t begin = chunk * chunk_elements;
-        const Total total = of_row_chunk<Op>(plan, x + plan.kept.offset(output), begin,
+        const Total total = of_row_chunk<Op>(plan, table, x + plan.kept.offset(output), begin,
                                              std::min(begin + chunk_elements, elements));
         put(output, chunk, 0, 1, &total);
       }
@@ -229,9 +233,10 @@ void for_each_part(const Plan& plan, const T* x, int threads, const Put& put) {
 }
 
 template <class Op, class T, class Y>
-void run(const Reduce& args, Workspace workspace, int threads) {
+void run(const Reduce& args, Workspace workspace, const Device::Traits& traits) {
   using Total = typename Op::Total;
   const Plan plan(args);
+  const int threads = traits.threads;
   const T* x = args.x.data<T>();
   Y* y = args.y.data<Y>();
   const auto elements = static_cast<double>(plan.reduced_elements());
@@ -244,13 +249,13 @@ void run(const Reduce& args, Workspace workspace, int threads) {
   };
   if (plan.chunks == 1)
     return for_each_part<Op>(
-        plan, x, threads,
+        plan, x, traits,
         [&](int64_t output, int64_t, int64_t column, int64_t count, const Total* totals) {
           for (int64_t k = 0; k < count; ++k) store(output * plan.width() + column + k, totals[k]);
         });
   Total* partials = reinterpret_cast<Total*>(workspace.data);
   for_each_part<Op>(
-      plan, x, threads,
+      plan, x, traits,
       [&](int64_t output, int64_t chunk, int64_t column, int64_t count, const Total* totals) {
         std::copy(totals, totals + count,
                   partials + (output * plan.chunks + chunk) * plan.width() + column);
@@ -273,11 +278,10 @@ int64_t workspace_bytes(const Reduce& args, const Device::Traits&) {
 }
 
 void reduce(const Reduce& args, Workspace workspace, Stream& stream) {
-  const int threads = stream.traits().threads;
   visit_number(args.x.dtype(), [&]<class T>() {
     auto to = [&]<class Y>() {
-      if (args.op == ReduceOp::max) return run<Max<T>, T, Y>(args, workspace, threads);
-      run<Sum<T>, T, Y>(args, workspace, threads);
+      if (args.op == ReduceOp::max) return run<Max<T>, T, Y>(args, workspace, stream.traits());
+      run<Sum<T>, T, Y>(args, workspace, stream.traits());
     };
     if (args.y.dtype() == args.x.dtype()) return to.template operator()<T>();
     to.template operator()<std::conditional_t<std::is_integral_v<T>, int64_t, accumulator_t<T>>>();
@@ -310,46 +314,24 @@ void for_columns(const Indexed& at, Stream& stream, const F& f) {
 
 void softmax_forward(const SoftmaxForward& args, Workspace, Stream& stream) {
   const Indexed at = Indexed::split(args.x.shape(), args.axis);
-  const int64_t C = at.extent;
   const RowTable& table = ZG_AT_LEVEL(stream.traits().isa, row_table);
   visit_floating(args.x.dtype(), [&]<class T>() {
-    using A = accumulator_t<T>;
     for_columns(at, stream, [&](int64_t begin, int64_t columns) {
-      const T* x = args.x.data<T>() + begin;
-      T* y = args.y.data<T>() + begin;
-      if (at.inner > 1)
-        return table.softmax_columns[type_index<T>](x, y, C, at.inner, columns, args.log);
-      const A best = row_max(table, x, C);
-      const double sum = row_exp_sum(table, x, best, C);
-      if (!args.log) return row_scaled_exp(table, x, best, static_cast<A>(1 / sum), y, C);
-      const A log_sum = static_cast<A>(portable::log(sum));
-      for (int64_t i = 0; i < C; ++i)
-        y[i] = static_cast<T>((static_cast<A>(x[i]) - best) - log_sum);
+      table.softmax[type_index<T>](args.x.data<T>() + begin, args.y.data<T>() + begin, at.extent,
+                                   at.inner, columns, args.log);
     });
   });
 }
 
 void softmax_backward(const SoftmaxBackward& args, Workspace, Stream& stream) {
   const Indexed at = Indexed::split(args.y.shape(), args.axis);
-  const int64_t C = at.extent, N = at.outer;
   const RowTable& table = ZG_AT_LEVEL(stream.traits().isa, row_table);
   visit_floating(args.y.dtype(), [&]<class T>() {
-    const T *y = args.y.data<T>(), *dy = args.dy.data<T>();
-    T* dx = args.dx.data<T>();
-    if (at.inner > 1)
-      return for_columns(at, stream, [&](int64_t begin, int64_t columns) {
-        table.softmax_slopes[type_index<T>](y + begin, dy + begin, dx + begin, C, at.inner, columns,
-                                            args.log);
-      });
-    constexpr int64_t rows = 16;
-    const int64_t grain = std::max<int64_t>(softmax_task_elements / std::max<int64_t>(C, 1), 1);
-    parallel_for(stream.traits().threads, (N + rows - 1) / rows, (grain + rows - 1) / rows,
-                 [&](int64_t from, int64_t to) {
-                   for (int64_t row = from * rows; row < std::min(to * rows, N); row += rows)
-                     table.softmax_row_slopes[type_index<T>](y + row * C, dy + row * C,
-                                                             dx + row * C, C,
-                                                             std::min(rows, N - row), args.log);
-                 });
+    for_columns(at, stream, [&](int64_t begin, int64_t columns) {
+      table.softmax_slopes[type_index<T>](args.y.data<T>() + begin, args.dy.data<T>() + begin,
+                                          args.dx.data<T>() + begin, at.extent, at.inner, columns,
+                                          args.log);
+    });
   });
 }
 
