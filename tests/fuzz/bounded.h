@@ -1,6 +1,8 @@
 #pragma once
 
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +14,18 @@ namespace zg::testing {
   std::fprintf(stderr, "FINDING: %s: %s\n", finding.c_str(), message.c_str());
   std::abort();
 }
+
+/// A file without a name in any folder, for readers that take a path.
+struct MemoryFile {
+  explicit MemoryFile(const char* name) : descriptor(memfd_create(name, MFD_CLOEXEC)) {}
+  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor); }
+  void set(const std::string& bytes) const {
+    if (ftruncate(descriptor, 0) != 0 ||
+        pwrite(descriptor, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+      std::abort();
+  }
+  const int descriptor;
+};
 
 inline double processor_seconds() {
   timespec now{};

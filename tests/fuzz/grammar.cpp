@@ -10,14 +10,12 @@
 #include <regex>
 #include <set>
 
+#include "tests/fuzz/chats.h"
 #include "tests/models/tokenizer/tokenizer_text.h"
 #include "zerograd/kernels/matmul/matmul_algorithms.h"
 #include "zerograd/models/data/chat_template.h"
-#include "zerograd/models/data/conversation_data.h"
-#include "zerograd/models/data/pair_data.h"
 #include "zerograd/models/hugging_face/hf_seq2seq.h"
 #include "zerograd/models/hugging_face/peft.h"
-#include "zerograd/models/tokenizer/question_file.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/step_time.h"
@@ -53,26 +51,6 @@ struct Reader {
   std::function<void(Json&)> finish = [](Json&) {};
   Input (*from_text)(std::string document, Draws& draws) = nullptr;  ///< it is not JSON
 };
-
-/// The path of a file with this content.
-std::string file_of(const std::string& text) {
-  static const int file = memfd_create("input", MFD_CLOEXEC);
-  if (ftruncate(file, 0) != 0 || pwrite(file, text.data(), text.size(), 0) != std::ssize(text))
-    std::abort();
-  return "/proc/self/fd/" + std::to_string(file);
-}
-
-const Tokenizer& bytes() {
-  static const Tokenizer tokenizer = models::train_tokenizer("", {.vocabulary = 257});
-  return tokenizer;
-}
-
-void read_conversations(const std::string& text) {
-  models::ConversationFileOptions options{
-      .encode = [](const std::string& t) { return bytes().encode_with_spans(t); }};
-  options.chat = {.first = "", .roles = {{"user", {"u", "\n"}}, {"assistant", {"a", "\n"}}}};
-  models::read_conversations(file_of(text), options);
-}
 
 void read_config(const std::string& text) {
   if (text.find("is_encoder_decoder") != text.npos)
@@ -203,18 +181,8 @@ const std::map<std::string, Reader>& readers() {
         .reals = {"lora_alpha"}}},
       {"jsonl",
        {.read = read_conversations, .free = {"weight"}, .names = {"role"}, .has_lines = true}},
-      {"questions",
-       {.read = [](const std::string& text) { models::read_questions(file_of(text), bytes(), {}); },
-        .free = {"ind", "split", "ctx"},
-        .has_lines = true}},
-      {"pairs",
-       {.read =
-            [](const std::string& text) {
-              models::read_pairs(file_of(text),
-                                 [](const std::string& t, int64_t) { return bytes().encode(t); },
-                                 {});
-            },
-        .has_lines = true}},
+      {"questions", {.read = read_questions, .free = {"ind", "split", "ctx"}, .has_lines = true}},
+      {"pairs", {.read = read_pairs, .has_lines = true}},
       {"peaks",
        {.read = [](const std::string& text) { Peaks::parse(text, "peaks.json"); },
         .names = {"schema", "dtype", "class"},

@@ -1,6 +1,3 @@
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "tests/fuzz/bounded.h"
@@ -11,17 +8,6 @@
 // header, in which the first bytes of the input change one field.
 namespace zg::testing {
 namespace {
-
-struct MemoryFile {
-  explicit MemoryFile(const char* name) : descriptor(memfd_create(name, MFD_CLOEXEC)) {}
-  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor); }
-  void set(const std::string& bytes) const {
-    if (ftruncate(descriptor, 0) != 0 ||
-        pwrite(descriptor, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-      std::abort();
-  }
-  const int descriptor;
-};
 
 const MemoryFile index_file("index"), data_file("data");
 
