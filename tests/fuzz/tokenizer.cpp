@@ -58,7 +58,7 @@ bool restores(const models::TokenizerParts& parts) {
 void check_round_trip(const Tokenizer& tokenizer, const std::string& text) {
   const std::vector<int32_t> ids = tokenizer.encode_document(text);
   const std::string back = tokenizer.decode(tokenizer.encode(text));
-  if (restores(tokenizer.parts()) && back != text) report("not the bytes that were encoded", text);
+  if (back != text && restores(tokenizer.parts())) report("not the bytes that were encoded", text);
   tokenizer.decode(ids);
   for (const int32_t id : ids)
     for (const bool is_first : {false, true}) tokenizer.decode_one(id, is_first);
