@@ -18,7 +18,7 @@ const std::set<std::string> message_members = {"role", "content", "weight", "tra
 
 std::string names_of(const ChatFormat& format) {
   std::vector<std::string> names;
-  for (const auto& [name, role] : format.roles) names.push_back(name);
+  for (const auto& [name, role] : format.roles) names.push_back(printable(name));
   return join(names, ", ");
 }
 

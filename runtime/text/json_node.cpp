@@ -30,7 +30,8 @@ JsonNode JsonNode::at(const std::string& key) const {
   if (!value.is_object()) fail("an object");
   const auto found = value.find(key);
   const bool is_root = name.ends_with(": ");
-  return {found == value.end() ? absent : *found, name + (is_root ? "" : ".") + key, "", advice};
+  return {found == value.end() ? absent : *found, name + (is_root ? "" : ".") + printable(key, 200),
+          "", advice};
 }
 
 std::vector<JsonNode> JsonNode::members() const {

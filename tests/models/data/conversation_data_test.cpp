@@ -252,6 +252,9 @@ TEST_CASE("a chat format is read from JSON, written again, and refused where it 
   };
   CHECK(refused("{\"user\": [\"a\", \"b\"]}") ==
         "f.json: expected the role assistant, whose messages are learned, got the roles user");
+  CHECK(refused("{\"a\\tb\": [\"a\", \"b\"]}") ==
+        "f.json: expected the role assistant, whose messages are learned, got the roles a\\x09b");
+  CHECK(contains(refused("{\"a\\tb\": 1}"), "f.json: a\\x09b: expected the text before and"));
   CHECK(refused("{}") ==
         "f.json: expected the role assistant, whose messages are learned, got no roles");
   CHECK(refused("{\"assistant\": [\"a\"]}") ==
