@@ -34,7 +34,7 @@ ZG_API Isa parse_isa(const std::string& name);  ///< throws ConfigError listing 
 /// Throws ConfigError when the variable asks for more than the machine has.
 ZG_API Isa best_isa();
 
-/// Cores this process may run on (its affinity mask).
+/// Cores that this process may use, by affinity mask and CPU quota: cores_of() of machine.h.
 ZG_API int available_cores();
 
 /// The folder that holds a device's Space::file (runtime/memory.h), and how it is read and written.

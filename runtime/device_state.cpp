@@ -1,12 +1,11 @@
 #include "zerograd/runtime/device_state.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/swap_file.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -64,11 +63,7 @@ const Backend* backend_of(Device::Type type) {
                                      : nullptr;
 }
 
-int available_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
+int available_cores() { return std::max(1, cores_of(0)); }
 
 DeviceState::DeviceState(Device::Type type, int index, const Device::Options& options,
                          Device::Type backend)

@@ -1,6 +1,7 @@
 #include "zerograd/runtime/machine.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -24,6 +25,17 @@ constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
 int64_t limit_in(const std::string& path) {
   int64_t limit = 0;
   return std::ifstream(path) >> limit ? limit : unlimited;
+}
+
+// The quota is processor time in each period. -1: no limit, as in version 1.
+int64_t quota_in(const std::string& control_groups) {
+  int64_t quota = 0, period = 0;
+  if (!(std::ifstream(control_groups + "/cpu.max") >> quota >> period)) {
+    quota = limit_in(control_groups + "/cpu/cpu.cfs_quota_us");
+    period = limit_in(control_groups + "/cpu/cpu.cfs_period_us");
+  }
+  if (quota <= 0 || period <= 0 || std::max(quota, period) == unlimited) return unlimited;
+  return quota / period + (quota % period > 0);
 }
 
 }  // namespace
@@ -67,6 +79,12 @@ int64_t thread_stack_bytes() {
   pthread_attr_getstacksize(&attributes, &bytes);
   pthread_attr_destroy(&attributes);
   return static_cast<int64_t>(bytes);
+}
+
+int cores_of(int process, const std::string& control_groups) {
+  cpu_set_t set;
+  if (sched_getaffinity(process, sizeof set, &set) != 0) return 0;
+  return static_cast<int>(std::min<int64_t>(CPU_COUNT(&set), quota_in(control_groups)));
 }
 
 int64_t thread_limit() {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "zerograd/runtime/api.h"
 
@@ -17,6 +18,11 @@ ZG_API int64_t memory_limit_bytes();
 /// Bytes of address space that this process may still map under `ulimit -v`. INT64_MAX: no limit.
 ZG_API int64_t addresses_left_bytes();
 ZG_API int64_t thread_stack_bytes();  ///< bytes of address space that each new thread takes
+
+/// Cores that a process of this machine may use: those of its affinity mask, and at most as many as
+/// the CPU quota of this process's control group is worth, rounded up. 0: there is no such process.
+/// `process` 0: this process. `control_groups`: the folder with the quota, of version 2 or 1.
+ZG_API int cores_of(int process, const std::string& control_groups = "/sys/fs/cgroup");
 
 /// How many threads this process may have: the smallest of the system's limits.
 ZG_API int64_t thread_limit();

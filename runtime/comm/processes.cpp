@@ -1,6 +1,5 @@
 #include "zerograd/runtime/comm/processes.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,12 +15,6 @@ std::optional<int> first_of(std::initializer_list<const char*> variables) {
   for (const char* variable : variables)
     if (const auto number = number_in_variable(variable)) return number;
   return std::nullopt;
-}
-
-int cores_of(pid_t process) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(process, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
 }  // namespace
