@@ -50,6 +50,7 @@ Tensor arange(int64_t begin, int64_t end, DType dtype, const Device& device) {
     raise<ShapeError>("arange: begin is {}, end is {}; expected at most {} numbers", begin, end,
                       largest_product);
   if (begin < end) check_holds("arange", dtype, begin, end - 1);
+  check_host_memory("arange", {end - begin}, sizeof(int64_t));
   std::vector<int64_t> numbers(static_cast<size_t>(end - begin));
   std::iota(numbers.begin(), numbers.end(), begin);
   return cast(Var(Tensor::from(numbers, {end - begin}, device)), dtype).value();

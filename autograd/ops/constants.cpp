@@ -15,11 +15,12 @@ namespace {
 /// 64 random bits for each element, which depend on the kind of numbers, seed, name and element
 /// alone.
 std::vector<uint64_t> random_bits(const std::string& kind, uint64_t seed, const std::string& name,
-                                  int64_t count) {
+                                  const Shape& shape) {
+  check_host_memory(kind.c_str(), shape, sizeof(uint64_t));
   const uint64_t hash = hash_name((kind + " " + name).c_str());
   const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
   const auto high = [](uint64_t x) { return static_cast<uint32_t>(x >> 32); };
-  std::vector<uint64_t> bits(static_cast<size_t>(count));
+  std::vector<uint64_t> bits(static_cast<size_t>(shape.numel()));
   for (uint64_t i = 0; i < bits.size(); ++i) {
     const Philox::Block words = Philox::block({low(i), high(i), low(hash), high(hash)}, seed);
     bits[i] = uint64_t{words[0]} << 32 | words[1];
@@ -70,6 +71,7 @@ Tensor linspace(double begin, double end, int64_t count, DType dtype, const Devi
   if (!holds(dtype, std::trunc(begin)) || !holds(dtype, std::trunc(end)))
     raise<DTypeError>("linspace: {} does not hold the numbers {} to {}; try DType::f32", dtype,
                       begin, end);
+  check_host_memory("linspace", {count}, sizeof(double));
   std::vector<double> values(static_cast<size_t>(count), begin);
   const double step = count > 1 ? (end - begin) / static_cast<double>(count - 1) : 0.0;
   for (int64_t i = 1; i < count; ++i)
@@ -94,6 +96,7 @@ Tensor full_like(const Tensor& x, double value) {
 Tensor initial_values(const Init& init, const Shape& shape, uint64_t seed, const std::string& name,
                       DType dtype, const Device& device) {
   check_floating("initial_values", dtype);
+  check_host_memory("initial_values", shape, sizeof(float));
   std::vector<float> values(static_cast<size_t>(shape.numel()));
   const Init ready = prepared(init.of(name, shape), seed, name);
   constexpr int64_t grain = 1 << 14;
@@ -122,7 +125,7 @@ Tensor uniform(const Shape& shape, uint64_t seed, const std::string& name, doubl
                        high);
   check_floating("uniform", dtype);
   std::vector<double> values;
-  for (const uint64_t bits : random_bits("uniform", seed, name, shape.numel()))
+  for (const uint64_t bits : random_bits("uniform", seed, name, shape))
     values.push_back(low + (high - low) * fraction(bits));
   return converted(values, shape, dtype, device);
 }
@@ -131,7 +134,7 @@ Tensor bernoulli(const Shape& shape, double p, uint64_t seed, const std::string&
                  const Device& device) {
   if (!(p >= 0 && p <= 1)) raise<ConfigError>("bernoulli: p is {:g}; expected 0 <= p <= 1", p);
   std::vector<uint8_t> values;
-  for (const uint64_t bits : random_bits("bernoulli", seed, name, shape.numel()))
+  for (const uint64_t bits : random_bits("bernoulli", seed, name, shape))
     values.push_back(fraction(bits) < p);
   return converted(values, shape, dtype, device);
 }
@@ -144,7 +147,7 @@ Tensor randint(const Shape& shape, int64_t low, int64_t high, uint64_t seed,
   __extension__ using Wide = unsigned __int128;
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   std::vector<int64_t> values;
-  for (const uint64_t bits : random_bits("randint", seed, name, shape.numel()))
+  for (const uint64_t bits : random_bits("randint", seed, name, shape))
     values.push_back(static_cast<int64_t>(static_cast<uint64_t>(low) +
                                           static_cast<uint64_t>(Wide{bits} * range >> 64)));
   return converted(values, shape, dtype, device);
@@ -152,7 +155,7 @@ Tensor randint(const Shape& shape, int64_t low, int64_t high, uint64_t seed,
 
 Tensor permutation(int64_t count, uint64_t seed, const std::string& name, const Device& device) {
   if (count < 0) raise<ConfigError>("permutation: count is {}; expected 0 or more", count);
-  const std::vector<uint64_t> keys = random_bits("permutation", seed, name, count);
+  const std::vector<uint64_t> keys = random_bits("permutation", seed, name, {count});
   std::vector<int64_t> order(keys.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](int64_t i) { return keys[static_cast<size_t>(i)]; });
@@ -171,11 +174,11 @@ Tensor multinomial(const Tensor& input, int64_t num_samples, bool replacement, u
         "many samples as categories without replacement",
         num_samples, shape);
   const Shape drawn = shape.with(-1, num_samples);
-  const int64_t draws = replacement ? drawn.numel() : shape.numel();
   if (input.device().type() == Device::Type::meta)
     return Tensor::empty(drawn, DType::i64, input.device());
   const std::vector<double> weights = input.to_doubles();
-  const std::vector<uint64_t> bits = random_bits("multinomial", seed, name, draws);
+  const std::vector<uint64_t> bits =
+      random_bits("multinomial", seed, name, replacement ? drawn : shape);
   const auto part_of = [rows](const auto& all, int64_t row) {
     const size_t each = all.size() / static_cast<size_t>(rows);
     return std::span(all).subspan(static_cast<size_t>(row) * each, each);

@@ -8,6 +8,7 @@
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -143,6 +144,16 @@ void check_alike(const char* op, const char* name_a, const Tensor& a, const char
     raise<DTypeError>("{}: {} holds {} and {} holds {}; expected one dtype; try cast", op, name_a,
                       a.dtype(), name_b, b.dtype());
   check_device(op, {&a, &b});
+}
+
+void check_host_memory(const char* op, const Shape& shape, int64_t bytes) {
+  static const int64_t machine = memory_limit_bytes();
+  const int64_t most = std::min(machine, addresses_left_bytes());
+  if (shape.numel() > most / bytes)
+    raise<OutOfMemory>(
+        "{}: the values of {} take {} bytes of host memory; expected at most {}; try a smaller "
+        "shape",
+        op, shape, shape.numel() * bytes, most);
 }
 
 void check_rank(const char* op, const char* name, const Tensor& x, int rank) {

@@ -51,6 +51,8 @@ void check_alike(const char* op, const char* name_a, const Tensor& a, const char
                  const Tensor& b);
 /// Throws DTypeError unless the dtype is floating, or has the numbers from first to last.
 void check_holds(const char* op, DType dtype, int64_t first, int64_t last);
+/// Throws OutOfMemory if this process may not have `bytes` of host memory for each element.
+void check_host_memory(const char* op, const Shape& shape, int64_t bytes);
 /// Throws ShapeError unless the rank is at least `rank`.
 void check_rank(const char* op, const char* name, const Tensor& x, int rank);
 /// Throws the ShapeError "op: subject [shape]; expected ...".

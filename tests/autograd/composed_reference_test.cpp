@@ -265,6 +265,29 @@ TEST_CASE("random numbers depend on seed, name and element, and have the distrib
   CHECK_THROWS_AS(eye(many, many, DType::f32, device), ShapeError);
 }
 
+TEST_CASE("constants of more values than the host has memory for name shape, bytes and limit") {
+  const Device device = Device::cpu();
+  constexpr int64_t many = int64_t{1} << 56;
+  const Shape shape{many / 2, 2};
+  const auto refused = [](const std::string& op, const std::string& shape, const auto& make) {
+    const std::string message = testing::message_of<OutOfMemory>(make);
+    INFO(message);
+    CHECK(message.starts_with(op + ": the values of " + shape + " take " +
+                              std::to_string(many * (op == "initial_values" ? 4 : 8)) +
+                              " bytes of host memory; expected at most "));
+    CHECK(message.ends_with("; try a smaller shape"));
+  };
+  const std::string both = shape.str(), flat = Shape{many}.str();
+  const DType f32 = DType::f32;
+  refused("initial_values", both, [&] { randn(shape, 1, "", f32, device); });
+  refused("uniform", both, [&] { uniform(shape, 1, "", 0, 1, f32, device); });
+  refused("bernoulli", both, [&] { bernoulli(shape, 0.5, 1, "", f32, device); });
+  refused("randint", both, [&] { randint(shape, 0, 2, 1, "", DType::i64, device); });
+  refused("permutation", flat, [&] { permutation(many, 1, "", device); });
+  refused("linspace", flat, [&] { linspace(0, 1, many, f32, device); });
+  refused("arange", flat, [&] { arange(0, many, DType::i64, device); });
+}
+
 TEST_CASE("topk gives indices, and refuses more elements than there are") {
   const Var x(Tensor::from(std::vector<double>{1, 5, 5, 2}, {2, 2}, shared_device()));
   CHECK(topk(x, 2).indices.to_host<int64_t>() == std::vector<int64_t>{1, 0, 0, 1});
