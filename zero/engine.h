@@ -115,7 +115,7 @@ class ZG_API Engine final : public ParameterSource {
   /// For OffloadOptions::speculation: announces step(rate, betas) after this many micro-batches of
   /// this rank, the first of which has not run backward yet. Another step than the announced one
   /// gives the same bits, but is redone. No effect without speculation. All ranks must agree.
-  ///
+  /// ConfigError if micro_batches < 1, or if those of all ranks pass 2^63.
   ///   engine.expect_step(2, rate);
   ///   engine.backward(tape, loss); engine.backward(other_tape, other_loss);
   ///   engine.step(rate);

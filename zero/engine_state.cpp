@@ -8,9 +8,6 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/zero/optimizer/update.h"
-#include "zerograd/zero/parallel/model_parts.h"
-#include "zerograd/zero/states/storage.h"
 
 namespace zg::zero {
 namespace {
@@ -322,6 +319,9 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
 
 void Engine::expect_step(int64_t micro_batches, float rate, const std::optional<Betas>& betas) {
   EngineState& s = *state_;
+  if (const int64_t most = std::numeric_limits<int64_t>::max() / s.comm.size();
+      micro_batches < 1 || micro_batches > most)
+    raise<ConfigError>("expect_step: micro_batches is {}; expected 1 to {}", micro_batches, most);
   if (!s.speculation) return;
   const Clipping mean{.micro_batches = micro_batches * s.comm.size(),
                       .loss_scale = s.scaler.scale()};

@@ -402,3 +402,16 @@ TEST_CASE("speculation is refused where it cannot be") {
                      [&] { plan_ranks(1, announced_steps(config), {.type = Device::Type::cuda}); }),
                  "offload.speculation is for CPU devices"));
 }
+
+TEST_CASE("a step is announced for 1 or more micro-batches, which all ranks together can count") {
+  constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  run_local(2, [](Communicator& ranks, const Device& device) {
+    const Toy toy;
+    Engine engine(toy.store, ranks, device,
+                  {.offload = {.optimizer = Space::host, .speculation = 1}});
+    engine.expect_step(most / 2, 1e-2f);
+    for (const int64_t count : {most / 2 + 1, most, int64_t{0}, int64_t{-1}})
+      CHECK_THROWS_WITH_AS(engine.expect_step(count, 1e-2f),
+                           doctest::Contains("expected 1 to 4611686018427387903"), ConfigError);
+  });
+}
