@@ -21,6 +21,11 @@ template <class T>
 double row_exp_sum(const RowTable& table, const T* x, accumulator_t<T> shift, int64_t n) {
   return table.exp_sum[type_index<T>](x, shift, n);
 }
+template <class T>
+void add_rows(const RowTable& table, const T* const* rows, int64_t count, accumulator_t<T>* sums,
+              int64_t n) {
+  table.add_rows[type_index<T>](reinterpret_cast<const void* const*>(rows), count, sums, n);
+}
 template <class X, class Y>
 void row_scaled_exp(const RowTable& table, const X* x, accumulator_t<X> shift,
                     accumulator_t<X> scale, Y* y, int64_t n) {

@@ -35,6 +35,22 @@ double row_exp_sum(const void* row, double shift, int64_t n) {
   return sum_of_blocks<T>(n, [&](int64_t i, auto count) { return exp(load(x + i, count) - s); });
 }
 
+template <class T, int count>
+void add_some_rows(const void* const* rows, accumulator_t<T>* sums, int64_t n) {
+  for_vectors<T>(n, [&](int64_t i, auto lanes) {
+    VecOf<T> sum = load(sums + i, lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < count; ++r) sum = sum + load(static_cast<const T*>(rows[r]) + i, lanes);
+    store(sums + i, sum, lanes);
+  });
+}
+template <class T>
+void add_rows(const void* const* rows, int64_t count, void* to, int64_t n) {
+  auto* sums = static_cast<accumulator_t<T>*>(to);
+  for (; count >= 8; count -= 8, rows += 8) add_some_rows<T, 8>(rows, sums, n);
+  for (; count > 0; --count, ++rows) add_some_rows<T, 1>(rows, sums, n);
+}
+
 template <class X, class Y>
 void row_scaled_exp(const void* from, double shift, double scale, void* to, int64_t n) {
   const X* x = static_cast<const X*>(from);
@@ -175,6 +191,7 @@ const RowTable row_table = {
                     row_scaled_exp<bf16, bf16>, row_scaled_exp<f16, f16>},
                    {row_scaled_exp<double, double>, row_scaled_exp<float, float>,
                     row_scaled_exp<float, bf16>, row_scaled_exp<float, f16>}},
+    .add_rows = {add_rows<double>, add_rows<float>, add_rows<bf16>, add_rows<f16>},
     .softmax = {softmax<double>, softmax<float>, softmax<bf16>, softmax<f16>},
     .softmax_slopes = {softmax_slopes<double>, softmax_slopes<float>, softmax_slopes<bf16>,
                        softmax_slopes<f16>},

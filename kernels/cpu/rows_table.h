@@ -14,6 +14,8 @@ struct RowTable {
   /// y = exp(x - shift) * scale. x has y's type (and may be y) or, with the index 1, its
   /// accumulator type.
   void (*scaled_exp[2][4])(const void* x, double shift, double scale, void* y, int64_t n);
+  /// Adds `count` rows to n sums in the accumulator type, one after another.
+  void (*add_rows[4])(const void* const* rows, int64_t count, void* sums, int64_t n);
   /// softmax or log_softmax of each of some neighbouring columns, whose n elements are `step`
   /// apart, or of a row, if `step` is 1. Sums have one order for both. y may be x.
   void (*softmax[4])(const void* x, void* y, int64_t n, int64_t step, int64_t columns, bool log);

@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "zerograd/kernels/cpu/dispatch.h"
-#include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/cpu/loop_nest.h"
 #include "zerograd/kernels/elementwise/visit_elementwise.h"
 #include "zerograd/runtime/cpu/team.h"
@@ -37,8 +36,6 @@ void unary_backward(const UnaryBackward& args, Workspace, Stream& stream) {
   for_vectors(stream, 1, std::array{reads_result(args.op) ? args.y : args.x, args.dy, args.dx},
               [&](const auto& at, int64_t n) { function(at[0], at[1], at[2], n); });
 }
-
-ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
 
 namespace {
 

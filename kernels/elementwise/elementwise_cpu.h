@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/cpu/team.h"
 
@@ -21,6 +22,8 @@ struct ElementwiseTable {
   /// From f32 to bf16 and, with the index 1, back.
   void (*cast[2])(const void* x, void* y, int64_t n);
 };
+
+ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
 
 /// By op and dtype: f64, f32, bf16, f16. n is a multiple of 16; see for_vectors.
 struct UnaryTable {

@@ -1,5 +1,9 @@
 #include "zerograd/kernels/movement/movement.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -7,6 +11,7 @@
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/indices.h"
 #include "zerograd/kernels/cpu/loop_nest.h"
+#include "zerograd/kernels/elementwise/elementwise_cpu.h"
 #include "zerograd/kernels/movement/indexed.h"
 
 namespace zg::cpu {
@@ -49,7 +54,7 @@ struct CopyAxes {
   }
 
   /// From a run of x to one that is copied a little later.
-  int64_t runs_ahead() const { return count < 2 ? 0 : 8 * axes[count - 2].x_stride; }
+  int64_t runs_ahead() const { return count < 2 ? 0 : 16 * axes[count - 2].x_stride; }
 
   LoopNest<2> nest() const {
     int64_t extents[Shape::max_rank];
@@ -63,19 +68,48 @@ struct CopyAxes {
   }
 };
 
+/// Results from this size on are written past the caches.
+constexpr int64_t streamed_bytes = 1 << 24;
+
+/// memcpy past the caches, which would read each line before it is written and would lose others.
+/// Its bytes are visible to other threads after finish_stream().
+inline void stream_bytes(void* to, const void* from, size_t bytes) {
+#if defined(__SSE2__)
+  auto* at = static_cast<__m128i*>(to);
+  const auto* source = static_cast<const __m128i*>(from);
+  if (reinterpret_cast<uintptr_t>(to) % sizeof *at == 0 && bytes % sizeof *at == 0) {
+    for (const auto* end = at + bytes / sizeof *at; at < end; ++at, ++source)
+      _mm_stream_si128(at, _mm_loadu_si128(source));
+    return;
+  }
+#endif
+  std::memcpy(to, from, bytes);
+}
+inline void finish_stream() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 template <class T>
 void copy_runs(const LoopNest<2>& nest, const T* x, T* y, int64_t ahead, int threads) {
   constexpr int64_t line = 64 / sizeof(T), longest = 16 * line;
   const int64_t x_stride = nest.inner_stride(0), y_stride = nest.inner_stride(1);
-  for_each_run(threads, nest, [&](const std::array<int64_t, 2>& offsets, int64_t count) {
+  const bool streams = nest.numel() * int64_t{sizeof(T)} >= streamed_bytes;
+  const auto copy = [&](const std::array<int64_t, 2>& offsets, int64_t count) {
     const T* from = x + offsets[0];
     T* to = y + offsets[1];
     if (x_stride == 1 && y_stride == 1) {
       for (int64_t i = 0; i < count && count <= longest; i += line)
         __builtin_prefetch(from + ahead + i);
-      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+      const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+      streams ? stream_bytes(to, from, bytes) : static_cast<void>(std::memcpy(to, from, bytes));
     } else
       for (int64_t i = 0; i < count; ++i) to[i * y_stride] = from[i * x_stride];
+  };
+  parallel_for(threads, nest.numel(), elementwise_grain, [&](int64_t begin, int64_t end) {
+    nest.run(begin, end, copy);
+    finish_stream();
   });
 }
 
@@ -124,10 +158,20 @@ void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& c
 
 bool needs_wide_copy(DType dtype) { return is_floating(dtype) && accumulator(dtype) != dtype; }
 
+/// to[k] += from[k].
+template <class T>
+void add_run(const ElementwiseTable& table, const T* from, arithmetic_t<T>* to, int64_t n) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, bf16>)
+    if (n >= 16) return table.axpby[sizeof(T) == 2][0](from, to, 1.0, 1.0, n);
+  for (int64_t k = 0; k < n; ++k) to[k] += static_cast<arithmetic_t<T>>(from[k]);
+}
+
 /// scatter_add into `sums`, which has y's extents. Tasks divide the axes other than the indexed
 /// one, so one task computes a sum, in rising order of the position j along the indexed axis.
 template <class T, class Index>
-void add_elements(const ScatterAdd& args, arithmetic_t<T>* sums, int threads) {
+void add_elements(const ScatterAdd& args, arithmetic_t<T>* sums, const Device::Traits& traits) {
+  const ElementwiseTable& table = ZG_AT_LEVEL(traits.isa, elementwise_table);
+  const int threads = traits.threads;
   const Shape shape = named_shape(args.index.shape(), args.x.shape(), args.axis);
   const int64_t extent = shape[args.axis];
   const IndexedStrides of_index = IndexedStrides::of_index(args.index.shape(), args.axis);
@@ -163,9 +207,8 @@ void add_elements(const ScatterAdd& args, arithmetic_t<T>* sums, int threads) {
         for (int64_t j = 0; j < extent; ++j) {
           const int64_t row = row_of(j, 0);
           if (row < low || row >= high) continue;
-          arithmetic_t<T>* to = sums + offsets[2] + row * of_y.along;
-          const T* from = x + offsets[1] + j * of_x.along;
-          for (int64_t k = 0; k < count; ++k) to[k] += static_cast<arithmetic_t<T>>(from[k]);
+          add_run(table, x + offsets[1] + j * of_x.along, sums + offsets[2] + row * of_y.along,
+                  count);
         }
       else if (of_x.along == 1)
         for (int64_t k = 0; k < count; ++k)
@@ -254,7 +297,7 @@ void scatter_add(const ScatterAdd& args, Workspace workspace, Stream& stream) {
     };
     convert(y, sums);
     visit_index(args.index.dtype(),
-                [&]<class Index>() { add_elements<T, Index>(args, sums, threads); });
+                [&]<class Index>() { add_elements<T, Index>(args, sums, stream.traits()); });
     convert(sums, y);
   };
   // Unsigned integers wrap around.

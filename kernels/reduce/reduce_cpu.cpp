@@ -177,15 +177,22 @@ typename Op::Total of_row_chunk(const Plan& plan, const RowTable& table, const T
 
 /// Runs [begin, end) of up to column_block columns.
 template <class Op, class T>
-void of_column_chunk(const Plan& plan, const T* x, int64_t begin, int64_t end, int64_t columns,
-                     typename Op::Total* totals) {
+void of_column_chunk(const Plan& plan, const RowTable& table, const T* x, int64_t begin,
+                     int64_t end, int64_t columns, typename Op::Total* totals) {
   std::fill(totals, totals + columns, Op::start);
   typename Op::Block block[column_block];
   for (int64_t run = begin; run < end; run += Op::block_rows) {
     std::fill(block, block + columns, Op::block_start);
-    for (int64_t r = run; r < std::min(run + Op::block_rows, end); ++r) {
-      const T* row = x + plan.reduced.offset(r);
-      for (int64_t k = 0; k < columns; ++k) Op::add(block[k], row[k]);
+    const int64_t last = std::min(run + Op::block_rows, end);
+    if constexpr (std::is_same_v<Op, Sum<T>> && !std::is_integral_v<T>) {
+      const T* rows[Op::block_rows];
+      for (int64_t r = run; r < last; ++r) rows[r - run] = x + plan.reduced.offset(r);
+      add_rows(table, rows, last - run, block, columns);
+    } else {
+      for (int64_t r = run; r < last; ++r) {
+        const T* row = x + plan.reduced.offset(r);
+        for (int64_t k = 0; k < columns; ++k) Op::add(block[k], row[k]);
+      }
     }
     for (int64_t k = 0; k < columns; ++k)
       totals[k] = Op::merged(totals[k], static_cast<typename Op::Total>(block[k]));
@@ -225,7 +232,7 @@ void for_each_part(const Plan& plan, const T* x, const Device::Traits& traits, c
       const int64_t chunk = part / blocks % plan.chunks, output = part / blocks / plan.chunks;
       const int64_t columns = std::min(column_block, plan.inner - column);
       const int64_t begin = chunk * plan.chunk_runs;
-      of_column_chunk<Op>(plan, x + plan.kept.offset(output) + column, begin,
+      of_column_chunk<Op>(plan, table, x + plan.kept.offset(output) + column, begin,
                           std::min(begin + plan.chunk_runs, plan.runs), columns, totals);
       put(output, chunk, column, columns, totals);
     }

@@ -143,6 +143,27 @@ TEST_CASE("strided_copy permutes, slices, concatenates, repeats and flips any ty
   check_copy({.extents = {200000}, .x_strides = {1}, .y_strides = {1}}, {200000}, {200000});
 }
 
+TEST_CASE("strided_copy writes rows of any alignment into 17 MB, more than caches keep") {
+  constexpr int64_t rows = 65000, row = 33;
+  for (const Device& device : devices_at_every_level())
+    for (const int64_t begin : {0, 1}) {
+      const Tensor x = random_tensor({row}, DType::f64, device, 1);
+      const Tensor y = Tensor::zeros({rows * row + 1}, DType::f64, device);
+      kernels::strided_copy({.x = x,
+                             .y = y,
+                             .extents = {rows, row},
+                             .x_strides = {0, 1},
+                             .y_strides = {row, 1},
+                             .y_offset = begin},
+                            device.compute());
+      const std::vector<double> expected = x.to_doubles(), values = y.to_doubles();
+      int64_t wrong = 0;
+      for (size_t i = 0; i < rows * row; ++i)
+        wrong += values[i + static_cast<size_t>(begin)] != expected[i % row];
+      CHECK(wrong == 0);
+    }
+}
+
 TEST_CASE("gather reads where the index points, for every type and axis") {
   for (const Device& device : devices_at_every_level())
     for (const IndexCase& c : index_cases)
