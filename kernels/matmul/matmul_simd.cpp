@@ -224,7 +224,10 @@ inline Vec load_lanes(const T* p) {
 }
 template <class T>
 inline Vec load_lanes(const T* p, int64_t n) {
-  if constexpr (per_lane<T> == 1) return load(p, n);
+  using Word = std::conditional_t<per_lane<T> == 2, float, T>;
+  constexpr bool has_masks = part_lanes > 4;  // and loads words that are not aligned
+  if (per_lane<T> == 1 || (has_masks && n % 2 == 0))
+    return load(reinterpret_cast<const Word*>(p), n / per_lane<T>);
   T some[per_lane<T> * Vec::lanes] = {};
   for (int64_t i = 0; i < n; ++i) some[i] = p[i];
   return load_lanes(some);
@@ -243,25 +246,54 @@ inline Vec multiply_add_lanes(Vec a, Vec b, Vec sum) {
   });
 }
 
-/// The dot products of `rows` rows of a and as many rows of b as give one vector of results. Sums
-/// have the registers for `together` rows of b at a time. Beyond the edge of b the last row is
-/// repeated, and the results are dropped.
+/// The sums over the lanes of each register, by the distances 8, 4, 2 and 1, in order.
+template <int distance = part_lanes / 2>
+inline Part sums_of_rows(Part* rows) {
+  constexpr auto indices = std::make_index_sequence<part_lanes>();
+#pragma GCC unroll 8
+  for (int i = 0; i < distance; ++i)
+    rows[i] = even_blocks<distance>(rows[i], rows[i + distance], indices) +
+              odd_blocks<distance>(rows[i], rows[i + distance], indices);
+  if constexpr (distance > 1) return sums_of_rows<distance / 2>(rows);
+  return rows[0];
+}
+
+/// The sums over the lanes of each row, in the order of reduce_add().
+inline Vec sums_of_rows(const Vec (&rows)[Vec::lanes]) {
+  Part some[Vec::lanes];
+  for (int i = 0; i < Vec::lanes; ++i) {
+    Vec row = rows[i];
+    for (int width = parts / 2; width > 0; width /= 2)
+      for (int part = 0; part < width; ++part) row.part[part] += row.part[part + width];
+    some[i] = row.part[0];
+  }
+  return each([&](int i) { return sums_of_rows(some + i * part_lanes); });
+}
+
+/// The dot products of `rows` rows of a and as many rows of b as give one vector of results. Four
+/// rows of b are read at a time: with more, the processor's own prefetching reaches 80 % of the
+/// memory bandwidth, with fewer, sums wait for each other. The prefetches find the beginnings of
+/// the next rows, and hide the additions at the end. Beyond the edge of b the last row is repeated,
+/// and the results are dropped.
 template <class T, int rows>
 void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
   constexpr int64_t elements = per_lane<T> * Vec::lanes;
-  constexpr int columns = Vec::lanes / rows, together = (part_lanes == 16 ? 16 : 4) / rows;
-  const T *a[rows], *b[columns];
+  constexpr int columns = Vec::lanes / rows, together = part_lanes == 16 ? 4 : 4 / rows;
+  constexpr int level = rows < 4 ? 3 : 2;  // caches to prefetch to: all, or L2 and L3
+  const T* a[rows];
   for (int i = 0; i < rows; ++i)
     a[i] = reinterpret_cast<const T*>(block.a.data +
                                       smaller(row + i, block.rows - 1) * block.a.row_bytes);
-  for (int j = 0; j < columns; ++j)
-    b[j] = reinterpret_cast<const T*>(block.b.data +
-                                      smaller(column + j, block.columns - 1) * block.b.row_bytes);
-  // Prefetch the beginnings of the next rows: the hardware prefetcher cannot predict them.
-  const int64_t ahead = columns * block.b.row_bytes;
+  const std::byte* next = block.b.data + column * block.b.row_bytes;
+  const int64_t ahead = 4 * block.b.row_bytes;
   Vec all[Vec::lanes];
   const FlushMode mode{block.epilogue.dtype == DType::bf16};
   for (int first = 0; first < columns; first += together) {
+    const T* b[together];
+    for (int j = 0; j < together; ++j) {
+      b[j] = reinterpret_cast<const T*>(next);
+      if (column + first + j < block.columns - 1) next += block.b.row_bytes;
+    }
     Vec sum[rows][together];
     for (auto& sums : sum)
       for (Vec& one : sums) one = 0.0;
@@ -270,9 +302,8 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
       for (int i = 0; i < rows; ++i) left[i] = load_lanes(a[i] + k, n...);
 #pragma GCC unroll 16
       for (int j = 0; j < together; ++j) {
-        const T* from = b[first + j] + k;
-        const Vec right = load_lanes(from, n...);
-        __builtin_prefetch(reinterpret_cast<const char*>(from) + ahead, 0, 2);
+        const Vec right = load_lanes(b[j] + k, n...);
+        __builtin_prefetch(reinterpret_cast<const char*>(b[j] + k) + ahead, 0, level);
 #pragma GCC unroll 4
         for (int i = 0; i < rows; ++i) sum[i][j] = multiply_add_lanes<T>(left[i], right, sum[i][j]);
       }
@@ -288,19 +319,17 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
       }
     mode.end();
   }
-  transpose(all);
-  for (int width = Vec::lanes / 2; width > 0; width /= 2)
-    for (int s = 0; s < width; ++s) all[s] = all[s] + all[s + width];
   float products[Vec::lanes];
-  store(products, all[0]);
-  for (int64_t i = 0; i < smaller(rows, block.rows - row); ++i)
-    for (int64_t j = 0; j < smaller(columns, block.columns - column); ++j) {
-      float& out = block.sums[(row + i) * block.sums_row_stride + column + j];
-      out = products[i * columns + j] + (block.add ? out : 0.0f);
-      for (int64_t level = 0; level < block.folds; ++level)
-        out +=
-            block.folded[level * block.fold_words + (row + i) * block.fold_row_stride + column + j];
-    }
+  store(products, sums_of_rows(all));
+  const int64_t width = smaller(columns, block.columns - column);
+  for (int64_t i = 0; i < smaller(rows, block.rows - row); ++i) {
+    float* out = block.sums + (row + i) * block.sums_row_stride + column;
+    const float* folded = block.folded + (row + i) * block.fold_row_stride + column;
+    Vec total = load(products + i * columns, width) + (block.add ? load(out, width) : Vec(0.0));
+    for (int64_t level = 0; level < block.folds; ++level)
+      total = total + load(folded + level * block.fold_words, width);
+    store(out, total, width);
+  }
 }
 
 template <class T, int rows>
