@@ -45,12 +45,14 @@ struct CopyAxes {
     return taken;
   }
 
-  /// The axis along which x is contiguous, if y is contiguous along another one; else `count`.
+  /// The axis along which x is contiguous, if y is contiguous along another one and a tile of the
+  /// two is worth more than runs of y; else `count`. Windows with strides have short axes: there it
+  /// is not, and x is in a cache.
   size_t transposed() const {
     if (count < 2 || axes[count - 1].y_stride != 1 || axes[count - 1].x_stride == 1) return count;
     size_t at = 0;
     while (at < count && axes[at].x_stride != 1) ++at;
-    return at;
+    return at < count && axes[at].extent < 16 && axes[count - 1].extent < 64 ? count : at;
   }
 
   /// From a run of x to one that is copied a little later.
@@ -104,6 +106,8 @@ void copy_runs(const LoopNest<2>& nest, const T* x, T* y, int64_t ahead, int thr
         __builtin_prefetch(from + ahead + i);
       const size_t bytes = static_cast<size_t>(count) * sizeof(T);
       streams ? stream_bytes(to, from, bytes) : static_cast<void>(std::memcpy(to, from, bytes));
+    } else if (x_stride == 2 && y_stride == 1) {  // a stride that the compiler knows
+      for (int64_t i = 0; i < count; ++i) to[i] = from[i * 2];
     } else
       for (int64_t i = 0; i < count; ++i) to[i * y_stride] = from[i * x_stride];
   };

@@ -81,8 +81,9 @@ void reduce_row(const WindowReduce& a, const Planes& n, int64_t row) {
   for (int64_t begin = 0; begin < n.y_columns; begin += tile) {
     const int64_t end = std::min(begin + tile, n.y_columns);
     A sums[tile];
-    int32_t places[tile] = {};
+    int32_t places[tile];
     std::fill_n(sums, end - begin, start);
+    if (a.largest) std::fill_n(places, end - begin, 0);
     for (int64_t p = 0; p < rows.size; ++p) {
       // The first of equal elements is the last to replace another.
       const int64_t u = a.largest ? rows.size - 1 - p : p;
