@@ -177,7 +177,8 @@ ZG_API Var min(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// variance, 0 for a population's. bf16 and f16 are computed in f32. Throws ShapeError unless there
 /// are more elements than `correction`.
 ZG_API Var var(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
-/// sqrt(var(x)). The gradient is 0 where it is 0.
+/// sqrt(var(x)). The gradient is 0 where it is 0. Call it by zg::std: the namespace of the standard
+/// library has the same name.
 ZG_API Var std(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
 /// The product, 1 of no elements. Made of log2(extent) products of halves along each axis, so that
 /// the gradient is exact where x has zeros.
@@ -282,7 +283,8 @@ ZG_API Tensor full_like(const Tensor& x, double value);
 ZG_API Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype = DType::f32);
 
 // --- products ---
-/// [..., M, K] x [..., K, N] = [..., M, N]; leading axes broadcast.
+/// [..., M, K] x [..., K, N] = [..., M, N]; leading axes broadcast. A vector is one row of a, or
+/// one column of b, and the result has no axis for it: torch.matmul.
 ZG_API Var matmul(const Var& a, const Var& b);
 /// Sums of products by the letters of axes, floating: "bthd,bshd->bhts". "..." stands for leading
 /// axes, which broadcast; a letter twice in one operand takes a diagonal; without "->" the result
@@ -365,7 +367,8 @@ ZG_API NormedSum layer_norm_of_sum(const Var& x, const Var& delta, const Var& ga
                                    int64_t token_blocks = 0);
 ZG_API NormedSum rms_norm_of_sum(const Var& x, const Var& delta, const Var& gamma,
                                  float epsilon = 1e-5f, int64_t token_blocks = 0);
-/// weight[ids] (+ position[t + first_position]); ids [B, T] i32 | i64, result [B, T, C].
+/// weight[ids] (+ position[t + first_position]); ids [B, T] i32 | i64, result [B, T, C]. Without
+/// `position` ids may have any shape of up to five axes.
 ZG_API Var embedding(const Tensor& ids, const Var& weight, const Var& position = {},
                      int64_t first_position = 0);
 /// Keeps an element with probability 1 - p, multiplied by 1 / (1 - p), and sets the others to 0.

@@ -111,7 +111,7 @@ Var TapeState::parameter(const Parameter& parameter) {
   if (source.needs_open_unit(*parameter.unit) && !is_open(*parameter.unit))
     raise<NotResident>(
         "parameter: '{}' is used outside its unit; expected unit '{}' to be open; try "
-        "Tape::Use use(tape, unit) around its use",
+        "Tape::Use use(tape, unit) around its use, or nn::Call call(*this, x) in a module",
         parameter.name, parameter.unit->name);
   Var var;
   var.tape_ = shared_from_this();

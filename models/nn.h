@@ -144,8 +144,9 @@ struct ZG_API Embedding : Module {
 
   Embedding() = default;
   Embedding(Module* parent, const std::string& name, const EmbeddingConfig& config);
-  /// The rows of ids [B, T]: tape.constant(ids). `positions` [P, width], of one tensor rank only:
-  /// row first_position + t is added to token t.
+  /// The rows of ids [B, T]: tape.constant(ids); on one tensor rank of ids of any shape, as
+  /// embedding(). `positions` [P, width], of one tensor rank only: row first_position + t is added
+  /// to token t.
   Var operator()(const Var& ids, const Var& positions = {}, int64_t first_position = 0) const;
   /// x weight^T: logits [B, T, tokens] of x [B, T, width], whole on every tensor rank.
   Var logits(const Var& x) const;

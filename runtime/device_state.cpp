@@ -241,7 +241,7 @@ std::string difference(const Device& one, const Device& other) {
     const Device& foreign = rank >= 0 ? other : one;
     return fmt::format(
         "two devices, {}, which rank {} was given, and {} from elsewhere; a rank needs tensors of "
-        "its own device, the one that run_local or run_processes passes to its function",
+        "its own device, the one that its program was given",
         own.name(), std::max(rank, other_rank), foreign.name());
   }
   if (one.name() == other.name())

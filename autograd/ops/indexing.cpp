@@ -94,7 +94,13 @@ Var zeros_of(const Shape& shape, const Var& like) {
 
 Var embedding(const Tensor& ids, const Var& weight, const Var& position, int64_t first_position) {
   check_index("embedding", "ids", ids);
-  if (ids.shape().rank() != 2) refuse_shape("embedding", "ids", ids.shape(), "rank 2: [B, T]");
+  if (ids.shape().rank() != 2) {
+    if (position) refuse_shape("embedding", "ids", ids.shape(), "rank 2 with positions: [B, T]");
+    const Var rows = embedding(ids.view({1, ids.numel()}), weight);
+    std::vector<int64_t> extents(ids.shape().extents().begin(), ids.shape().extents().end());
+    extents.push_back(rows.shape()[2]);
+    return reshape(rows, Shape(extents));
+  }
   if (weight && !weight.needs_gradient() && weight.stored().dtype() != weight.dtype()) {
     // The table is stored in a narrower dtype: only the rows that are read are converted.
     const Var rows = cast(embedding(ids, weight.tape().constant(weight.stored())), weight.dtype());

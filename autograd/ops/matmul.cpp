@@ -169,6 +169,12 @@ void backward_of_matmul(const Shapes& shapes, const BackwardPass& pass) {
 }  // namespace
 
 Var matmul(const Var& a, const Var& b) {
+  const bool is_row = a && a.shape().rank() == 1, is_column = b && b.shape().rank() == 1;
+  if (is_row || is_column) {
+    const Var left = is_row ? unsqueeze(a, 0) : a, right = is_column ? unsqueeze(b, 1) : b;
+    const Var y = matmul(left, right), columns = is_column ? squeeze(y, -1) : y;
+    return is_row ? squeeze(columns, is_column ? -1 : -2) : columns;
+  }
   const Tensor rows = floating_operand("matmul", "a", a), columns = operand("matmul", "b", b);
   check_alike("matmul", "a", rows, "b", columns);
   check_rank("matmul", "a", rows, 2);

@@ -120,8 +120,9 @@ Var slice(const Var& x, int axis, int64_t begin, int64_t end) {
   axis = axis_of("slice", values.shape(), axis);
   if (begin < 0 || end < begin || end > values.extent(axis))
     raise<ShapeError>(
-        "slice: range {} to {} is outside axis {} of {}; expected 0 <= begin <= end <= {}", begin,
-        end, axis, values.shape(), values.extent(axis));
+        "slice: range {} to {} is outside axis {} of {}; expected 0 <= begin <= end <= {}; try "
+        "slice(x, {{{{.begin = b, .end = e}}}}) for places from the end",
+        begin, end, axis, values.shape(), values.extent(axis));
   struct Range {
     int axis;
     int64_t begin;

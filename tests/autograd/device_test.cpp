@@ -100,8 +100,7 @@ TEST_CASE(
   });
   CHECK(from_outside[1] ==
         "two devices, cpu:1, which rank 1 was given, and cpu:0 from elsewhere; a rank needs "
-        "tensors of its own device, the one that run_local or run_processes passes to its "
-        "function");
+        "tensors of its own device, the one that its program was given");
   CHECK(of_a_peer[0] ==
         "two devices, cpu:0 of rank 0 and cpu:1 of rank 1; ranks exchange values by the "
         "collectives of their Communicator");

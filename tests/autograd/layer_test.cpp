@@ -144,6 +144,21 @@ TEST_CASE("embedding picks rows, adds positions and sums the gradients of repeat
   check_gradient([&](Tape&, Vars in) { return embedding(ids, Var(weight), in[0]); }, {position});
 }
 
+TEST_CASE("embedding without positions takes ids of any shape") {
+  const Tensor weight = doubles({5, 3}, 1);
+  for (const Shape& shape : {Shape{}, Shape{6}, Shape{1, 2, 3}, Shape{3, 1, 2, 1, 1}, Shape{0}}) {
+    INFO(shape.str());
+    std::vector<int64_t> numbers{4, 0, 2, 2, 1, 4};
+    numbers.resize(static_cast<size_t>(shape.numel()));
+    const Tensor ids = indices(numbers, shape);
+    const Var y = embedding(ids, Var(weight));
+    REQUIRE(y.shape().rank() == shape.rank() + 1);
+    CHECK(values_of(y) == values_of(index_select(Var(weight), 0, ids.view({ids.numel()}))));
+    check_gradient([&](Tape&, Vars in) { return embedding(ids, in[0]); }, {weight});
+  }
+  CHECK(embedding(indices({1, 2}, {1, 2, 1}), Var(weight)).shape() == Shape{1, 2, 1, 3});
+}
+
 TEST_CASE("dropout uses the mask of its key and applies the same mask and scale to the gradient") {
   Tape tape(shared_device());
   const Var x = tape.variable(doubles({3, 5, 7}, 1, 1.0, 2.0));
@@ -187,8 +202,10 @@ TEST_CASE("layers refuse operands that do not fit") {
               layer_norm_of_sum(x, {}, seven, seven));
   CHECK_ERROR(ShapeError, "add_layer_norm: delta has shape [7]; expected [2, 7]",
               add_layer_norm(x, seven, seven, seven));
-  CHECK_ERROR(ShapeError, "embedding: ids has shape [1]; expected rank 2: [B, T]",
-              embedding(indices({0}, {1}), x));
+  CHECK_ERROR(ShapeError, "embedding: ids has shape [1]; expected rank 2 with positions: [B, T]",
+              embedding(indices({0}, {1}), x, x));
+  CHECK_ERROR(ShapeError, "embedding: weight has shape [7]; expected rank 2",
+              embedding(indices({0}, {1}), seven));
   CHECK_ERROR(DTypeError, "embedding: ids holds f64; expected i32 or i64",
               embedding(doubles({1, 2}, 1), x));
   CHECK_ERROR(ShapeError, "embedding: position has shape [2, 6]; expected [P, 7]",

@@ -74,6 +74,28 @@ TEST_CASE("matmul broadcasts its leading axes") {
   check_gradient([](Tape&, Vars in) { return matmul(in[0], in[0]); }, {doubles({3, 3}, 1)});
 }
 
+TEST_CASE("matmul takes a vector for a row of a or a column of b, as PyTorch") {
+  struct VectorProduct {
+    Shape a, b, as_matrix_a, as_matrix_b, y, whole_y;
+  };
+  for (const VectorProduct& p : {VectorProduct{{5}, {5, 2}, {1, 5}, {5, 2}, {2}, {1, 2}},
+                                 {{3, 5}, {5}, {3, 5}, {5, 1}, {3}, {3, 1}},
+                                 {{5}, {4, 5, 2}, {1, 5}, {4, 5, 2}, {4, 2}, {4, 1, 2}},
+                                 {{2, 4, 3, 5}, {5}, {2, 4, 3, 5}, {5, 1}, {2, 4, 3}, {2, 4, 3, 1}},
+                                 {{5}, {5}, {1, 5}, {5, 1}, {}, {1, 1}}}) {
+    INFO(p.a.str(), ", ", p.b.str());
+    const Tensor a = doubles(p.a, 1), b = doubles(p.b, 2);
+    const Var y = matmul(Var(a), Var(b));
+    CHECK(y.shape() == p.y);
+    const std::vector<double> expected =
+        expected_product(a.view(p.as_matrix_a), b.view(p.as_matrix_b), p.whole_y);
+    CHECK(excess(y.value(), expected, 25 * unit_roundoff(DType::f64)) <= 1.0);
+    check_gradient([](Tape&, Vars in) { return matmul(in[0], in[1]); }, {a, b});
+  }
+  CHECK_ERROR(ShapeError, "matmul: a [1, 4] does not match b [5, 2]",
+              matmul(Var(doubles({4}, 1)), Var(doubles({5, 2}, 2))));
+}
+
 TEST_CASE("matmul of empty batches and of empty sums works, and its gradients are zero") {
   Tape tape(shared_device());
   const Var a = tape.variable(doubles({0, 3, 5}, 1)), b = tape.variable(doubles({5, 2}, 2));
@@ -205,8 +227,8 @@ TEST_CASE("products refuse operands that do not fit") {
               linear(Var(indices({1}, {1})), weight));
   CHECK(message_of<ShapeError>([&] { matmul(x, weight); }) ==
         "matmul: a [8, 3] does not match b [7, 4]; expected 3 rows of b, got 7");
-  CHECK_ERROR(ShapeError, "matmul: b has shape [3]; expected rank 2 or more",
-              matmul(x, Var(doubles({3}, 1))));
+  CHECK_ERROR(ShapeError, "matmul: b has shape []; expected rank 2 or more",
+              matmul(x, Var(doubles({}, 1))));
   CHECK_ERROR(ShapeError, "matmul: cannot broadcast [2] with [4]",
               matmul(Var(doubles({2, 3, 3}, 1)), Var(doubles({4, 3, 3}, 1))));
 }

@@ -94,6 +94,10 @@ TEST_CASE("slice takes a range of any axis") {
   check_gradient([&](Tape&, Vars in) { return slice(in[0], 1, 2, 2); }, {doubles({2, 5, 3}, 1)});
   CHECK_ERROR(ShapeError, "slice: range 3 to 6 is outside axis 1 of [2, 5, 3]; expected 0 <= begin",
               slice(x, 1, 3, 6));
+  CHECK_ERROR(ShapeError,
+              "0 to -1 is outside axis 1 of [2, 5, 3]; expected 0 <= begin <= end <= 5; "
+              "try slice(x, {{.begin = b, .end = e}}) for places from the end",
+              slice(x, 1, 0, -1));
   CHECK_ERROR(ShapeError, "slice: axis 3 of shape [2, 5, 3]", slice(x, 3, 0, 1));
 }
 
