@@ -57,8 +57,6 @@ MemoryRow MemoryRows::now() const {
   return row;
 }
 
-void MemoryRows::drop_step() { rows_.resize(first_); }
-
 int64_t MemoryRows::step_peak() const {
   int64_t largest = 0;
   for (size_t i = first_; i < rows_.size(); ++i) largest = std::max(largest, rows_[i].reserved);

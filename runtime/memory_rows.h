@@ -46,7 +46,6 @@ class ZG_API MemoryRows {
 
   void begin_step(int64_t step);
   void note(StepPoint cell);
-  void drop_step();  ///< removes the rows of a step that was dropped
   /// Returns a row for this moment, with the peaks since the last row. It is not stored, and peaks
   /// do not restart.
   MemoryRow now() const;

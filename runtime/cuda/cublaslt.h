@@ -17,27 +17,23 @@ struct CublasLt {
   Library library{{"libcublasLt.so." + std::to_string(CUDART_VERSION / 1000), "libcublasLt.so.13",
                    "libcublasLt.so.12"}};
 
-  decltype(&cublasLtCreate) create = library.find("cublasLtCreate");
-  decltype(&cublasLtGetVersion) version = library.find("cublasLtGetVersion");
-  decltype(&cublasLtMatmul) matmul = library.find("cublasLtMatmul");
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic =
-      library.find("cublasLtMatmulAlgoGetHeuristic");
-  decltype(&cublasLtMatmulAlgoCheck) algo_check = library.find("cublasLtMatmulAlgoCheck");
-  decltype(&cublasLtMatmulDescCreate) desc_create = library.find("cublasLtMatmulDescCreate");
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy = library.find("cublasLtMatmulDescDestroy");
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set =
-      library.find("cublasLtMatmulDescSetAttribute");
-  decltype(&cublasLtMatrixLayoutCreate) layout_create = library.find("cublasLtMatrixLayoutCreate");
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy =
-      library.find("cublasLtMatrixLayoutDestroy");
-  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set =
-      library.find("cublasLtMatrixLayoutSetAttribute");
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create =
-      library.find("cublasLtMatmulPreferenceCreate");
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy =
-      library.find("cublasLtMatmulPreferenceDestroy");
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set =
-      library.find("cublasLtMatmulPreferenceSetAttribute");
+#define ZG_LT(function, name) \
+  decltype(&cublasLt##function) name = library.find("cublasLt" #function)
+  ZG_LT(Create, create);
+  ZG_LT(GetVersion, version);
+  ZG_LT(Matmul, matmul);
+  ZG_LT(MatmulAlgoGetHeuristic, heuristic);
+  ZG_LT(MatmulAlgoCheck, algo_check);
+  ZG_LT(MatmulDescCreate, desc_create);
+  ZG_LT(MatmulDescDestroy, desc_destroy);
+  ZG_LT(MatmulDescSetAttribute, desc_set);
+  ZG_LT(MatrixLayoutCreate, layout_create);
+  ZG_LT(MatrixLayoutDestroy, layout_destroy);
+  ZG_LT(MatrixLayoutSetAttribute, layout_set);
+  ZG_LT(MatmulPreferenceCreate, preference_create);
+  ZG_LT(MatmulPreferenceDestroy, preference_destroy);
+  ZG_LT(MatmulPreferenceSetAttribute, preference_set);
+#undef ZG_LT
 };
 
 /// The library, opened at the first call. Null if it is not installed or lacks one of the

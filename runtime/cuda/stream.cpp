@@ -149,10 +149,10 @@ class EventMark final : public StreamMark {
 };
 
 /// Streams of a device do not wait for each other implicitly.
-class CudaStream final : public Stream {
+class CudaStream final : public DeviceStream {
  public:
   CudaStream(DeviceState& state, const char* name)
-      : state_(state), name_(name), queue_(take_queue(state.index)) {}
+      : DeviceStream(state, name), queue_(take_queue(state.index)) {}
   ~CudaStream() override {
     try {
       const OnDevice on(state_.index);
@@ -164,11 +164,6 @@ class CudaStream final : public Stream {
     Pool::all().idle[state_.index].push_back(queue_);
   }
 
-  Device device() const override { return state_.handle(); }
-  const Device::Traits& traits() const override { return state_.traits; }
-  Device::Type type() const override { return state_.type; }
-  Trace* trace() const override { return state_.trace.get(); }
-  const char* name() const override { return name_; }
   LaunchCounter* launches() const override { return state_.launches_on(*this); }
 
   void synchronize() override {
@@ -278,8 +273,6 @@ class CudaStream final : public Stream {
     return place;
   }
 
-  DeviceState& state_;  // owns this stream
-  const char* const name_;
   const Queue queue_;
   size_t half_ = 0, staged_bytes_ = 0;  // the half that is being filled, and its bytes in use
   std::array<bool, 2> is_busy_ = {};    // an event was recorded for the half

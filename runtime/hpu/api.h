@@ -23,64 +23,53 @@ class Api {
  public:
   std::string absence;  ///< why functions are null; empty: none is
 
-  decltype(&::zeInit) init = find("zeInit");
-  decltype(&::zeDriverGet) driverGet = find("zeDriverGet");
-  decltype(&::zeDriverGetProperties) driverGetProperties = find("zeDriverGetProperties");
-  decltype(&::zeDeviceGet) deviceGet = find("zeDeviceGet");
-  decltype(&::zeDeviceGetProperties) deviceGetProperties = find("zeDeviceGetProperties");
-  decltype(&::zeDeviceGetComputeProperties) deviceGetComputeProperties =
-      find("zeDeviceGetComputeProperties");
-  decltype(&::zeDeviceGetModuleProperties) deviceGetModuleProperties =
-      find("zeDeviceGetModuleProperties");
-  decltype(&::zeDeviceGetMemoryProperties) deviceGetMemoryProperties =
-      find("zeDeviceGetMemoryProperties");
-  decltype(&::zeDeviceGetCommandQueueGroupProperties) deviceGetCommandQueueGroupProperties =
-      find("zeDeviceGetCommandQueueGroupProperties");
-  decltype(&::zeContextCreate) contextCreate = find("zeContextCreate");
-  decltype(&::zeMemAllocDevice) memAllocDevice = find("zeMemAllocDevice");
-  decltype(&::zeMemAllocHost) memAllocHost = find("zeMemAllocHost");
-  decltype(&::zeMemFree) memFree = find("zeMemFree");
-  decltype(&::zeVirtualMemReserve) virtualMemReserve = find("zeVirtualMemReserve");
-  decltype(&::zeVirtualMemFree) virtualMemFree = find("zeVirtualMemFree");
-  decltype(&::zeVirtualMemQueryPageSize) virtualMemQueryPageSize =
-      find("zeVirtualMemQueryPageSize");
-  decltype(&::zeVirtualMemMap) virtualMemMap = find("zeVirtualMemMap");
-  decltype(&::zeVirtualMemUnmap) virtualMemUnmap = find("zeVirtualMemUnmap");
-  decltype(&::zePhysicalMemCreate) physicalMemCreate = find("zePhysicalMemCreate");
-  decltype(&::zePhysicalMemDestroy) physicalMemDestroy = find("zePhysicalMemDestroy");
-  decltype(&::zeCommandListCreateImmediate) commandListCreateImmediate =
-      find("zeCommandListCreateImmediate");
-  decltype(&::zeCommandListDestroy) commandListDestroy = find("zeCommandListDestroy");
-  decltype(&::zeCommandListAppendBarrier) commandListAppendBarrier =
-      find("zeCommandListAppendBarrier");
-  decltype(&::zeCommandListAppendMemoryCopy) commandListAppendMemoryCopy =
-      find("zeCommandListAppendMemoryCopy");
-  decltype(&::zeCommandListAppendMemoryFill) commandListAppendMemoryFill =
-      find("zeCommandListAppendMemoryFill");
-  decltype(&::zeCommandListAppendLaunchKernel) commandListAppendLaunchKernel =
-      find("zeCommandListAppendLaunchKernel");
-  decltype(&::zeEventPoolCreate) eventPoolCreate = find("zeEventPoolCreate");
-  decltype(&::zeEventPoolDestroy) eventPoolDestroy = find("zeEventPoolDestroy");
-  decltype(&::zeEventCreate) eventCreate = find("zeEventCreate");
-  decltype(&::zeEventDestroy) eventDestroy = find("zeEventDestroy");
-  decltype(&::zeEventHostSynchronize) eventHostSynchronize = find("zeEventHostSynchronize");
-  decltype(&::zeEventHostReset) eventHostReset = find("zeEventHostReset");
-  decltype(&::zeEventQueryStatus) eventQueryStatus = find("zeEventQueryStatus");
-  decltype(&::zeEventQueryKernelTimestamp) eventQueryKernelTimestamp =
-      find("zeEventQueryKernelTimestamp");
-  decltype(&::zeModuleCreate) moduleCreate = find("zeModuleCreate");
-  decltype(&::zeModuleDestroy) moduleDestroy = find("zeModuleDestroy");
-  decltype(&::zeModuleBuildLogGetString) moduleBuildLogGetString =
-      find("zeModuleBuildLogGetString");
-  decltype(&::zeModuleBuildLogDestroy) moduleBuildLogDestroy = find("zeModuleBuildLogDestroy");
-  decltype(&::zeModuleGetNativeBinary) moduleGetNativeBinary = find("zeModuleGetNativeBinary");
-  decltype(&::zeKernelCreate) kernelCreate = find("zeKernelCreate");
-  decltype(&::zeKernelDestroy) kernelDestroy = find("zeKernelDestroy");
-  decltype(&::zeKernelGetProperties) kernelGetProperties = find("zeKernelGetProperties");
-  decltype(&::zeKernelSetGroupSize) kernelSetGroupSize = find("zeKernelSetGroupSize");
-  decltype(&::zeKernelSetArgumentValue) kernelSetArgumentValue = find("zeKernelSetArgumentValue");
-  decltype(&::zeDriverGetExtensionFunctionAddress) driverGetExtensionFunctionAddress =
-      find("zeDriverGetExtensionFunctionAddress");
+#define ZG_ZE(function, name) decltype(&::ze##function) name = find("ze" #function)
+  ZG_ZE(Init, init);
+  ZG_ZE(DriverGet, driverGet);
+  ZG_ZE(DriverGetProperties, driverGetProperties);
+  ZG_ZE(DeviceGet, deviceGet);
+  ZG_ZE(DeviceGetProperties, deviceGetProperties);
+  ZG_ZE(DeviceGetComputeProperties, deviceGetComputeProperties);
+  ZG_ZE(DeviceGetModuleProperties, deviceGetModuleProperties);
+  ZG_ZE(DeviceGetMemoryProperties, deviceGetMemoryProperties);
+  ZG_ZE(DeviceGetCommandQueueGroupProperties, deviceGetCommandQueueGroupProperties);
+  ZG_ZE(ContextCreate, contextCreate);
+  ZG_ZE(MemAllocDevice, memAllocDevice);
+  ZG_ZE(MemAllocHost, memAllocHost);
+  ZG_ZE(MemFree, memFree);
+  ZG_ZE(VirtualMemReserve, virtualMemReserve);
+  ZG_ZE(VirtualMemFree, virtualMemFree);
+  ZG_ZE(VirtualMemQueryPageSize, virtualMemQueryPageSize);
+  ZG_ZE(VirtualMemMap, virtualMemMap);
+  ZG_ZE(VirtualMemUnmap, virtualMemUnmap);
+  ZG_ZE(PhysicalMemCreate, physicalMemCreate);
+  ZG_ZE(PhysicalMemDestroy, physicalMemDestroy);
+  ZG_ZE(CommandListCreateImmediate, commandListCreateImmediate);
+  ZG_ZE(CommandListDestroy, commandListDestroy);
+  ZG_ZE(CommandListAppendBarrier, commandListAppendBarrier);
+  ZG_ZE(CommandListAppendMemoryCopy, commandListAppendMemoryCopy);
+  ZG_ZE(CommandListAppendMemoryFill, commandListAppendMemoryFill);
+  ZG_ZE(CommandListAppendLaunchKernel, commandListAppendLaunchKernel);
+  ZG_ZE(EventPoolCreate, eventPoolCreate);
+  ZG_ZE(EventPoolDestroy, eventPoolDestroy);
+  ZG_ZE(EventCreate, eventCreate);
+  ZG_ZE(EventDestroy, eventDestroy);
+  ZG_ZE(EventHostSynchronize, eventHostSynchronize);
+  ZG_ZE(EventHostReset, eventHostReset);
+  ZG_ZE(EventQueryStatus, eventQueryStatus);
+  ZG_ZE(EventQueryKernelTimestamp, eventQueryKernelTimestamp);
+  ZG_ZE(ModuleCreate, moduleCreate);
+  ZG_ZE(ModuleDestroy, moduleDestroy);
+  ZG_ZE(ModuleBuildLogGetString, moduleBuildLogGetString);
+  ZG_ZE(ModuleBuildLogDestroy, moduleBuildLogDestroy);
+  ZG_ZE(ModuleGetNativeBinary, moduleGetNativeBinary);
+  ZG_ZE(KernelCreate, kernelCreate);
+  ZG_ZE(KernelDestroy, kernelDestroy);
+  ZG_ZE(KernelGetProperties, kernelGetProperties);
+  ZG_ZE(KernelSetGroupSize, kernelSetGroupSize);
+  ZG_ZE(KernelSetArgumentValue, kernelSetArgumentValue);
+  ZG_ZE(DriverGetExtensionFunctionAddress, driverGetExtensionFunctionAddress);
+#undef ZG_ZE
 };
 
 /// Throws DeviceError if the loader is absent or lacks one of the functions.

@@ -108,6 +108,18 @@ std::filesystem::file_type type_of(const std::string& path) {
 // One call moves at most 0x7ffff000 bytes on Linux.
 constexpr size_t call_bytes = size_t{1} << 30;
 
+/// Calls transfer(done, size), which returns how many bytes it has transferred or -1, until all
+/// bytes are.
+template <class F>
+void in_parts(const char* operation, const std::string& path, size_t bytes, const F& transfer) {
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t count = transfer(done, std::min(bytes - done, call_bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(operation, path);
+    done += static_cast<size_t>(count);
+  }
+}
+
 }  // namespace
 
 File File::open(const std::string& path) {
@@ -154,17 +166,14 @@ bool File::has_its_path() const { return leads_to(path_, descriptor_); }
 int64_t File::size() const { return status_of(descriptor_, path_).st_size; }
 
 void File::read_at(int64_t offset, std::span<std::byte> bytes) const {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t count =
-        ::pread(descriptor_, bytes.data() + done, std::min(bytes.size() - done, call_bytes),
-                static_cast<off_t>(offset) + static_cast<off_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("read", path_);
+  in_parts("read", path_, bytes.size(), [&](size_t done, size_t size) {
+    const off_t at = offset + static_cast<off_t>(done);
+    const ssize_t count = ::pread(descriptor_, bytes.data() + done, size, at);
     if (count == 0)
       raise<FileError>("read: {}: the file ends at byte {}; expected {} bytes from byte {}", path_,
-                       offset + static_cast<int64_t>(done), bytes.size(), offset);
-    done += static_cast<size_t>(count);
-  }
+                       at, bytes.size(), offset);
+    return count;
+  });
 }
 
 void File::reserve(int64_t bytes) {
@@ -177,24 +186,15 @@ void File::reserve(int64_t bytes) {
 }
 
 void File::write(std::span<const std::byte> bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t count =
-        ::write(descriptor_, bytes.data() + done, std::min(bytes.size() - done, call_bytes));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("write", path_);
-    done += static_cast<size_t>(count);
-  }
+  in_parts("write", path_, bytes.size(), [&](size_t done, size_t size) {
+    return ::write(descriptor_, bytes.data() + done, size);
+  });
 }
 
 void File::write_at(int64_t offset, std::span<const std::byte> bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t count =
-        ::pwrite(descriptor_, bytes.data() + done, std::min(bytes.size() - done, call_bytes),
-                 static_cast<off_t>(offset) + static_cast<off_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("write", path_);
-    done += static_cast<size_t>(count);
-  }
+  in_parts("write", path_, bytes.size(), [&](size_t done, size_t size) {
+    return ::pwrite(descriptor_, bytes.data() + done, size, offset + static_cast<off_t>(done));
+  });
 }
 
 void File::sync() {
