@@ -8,7 +8,6 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/json.h"
-#include "zerograd/runtime/text/json_node.h"
 
 // Compares the times of two versions of a kernel: the ratio of their medians, and by how much it
 // would vary if the measurement were repeated (B. Efron, Bootstrap methods, 1979).

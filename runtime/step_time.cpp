@@ -6,7 +6,7 @@
 #include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg {
 namespace {

@@ -15,7 +15,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {

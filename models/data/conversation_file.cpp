@@ -6,7 +6,7 @@
 
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg::models {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg::models {
 namespace {

@@ -13,7 +13,7 @@
 #include "zerograd/models/gguf/gguf_file.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 // Converts a tokenizer.json to keys of GGUF. llama.cpp has a fixed list of named ways to split a
 // text. A tokenizer that splits in another way is refused: llama.cpp would give other ids.

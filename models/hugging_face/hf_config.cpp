@@ -9,7 +9,7 @@
 #include "zerograd/models/hugging_face/hf_keys.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 // config.json of decoders: the key map of each family, and its reader and writer.
 namespace zg::models {

@@ -11,7 +11,7 @@
 
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 // Key maps of config.json. Each kind of model has a list of rows; one reader and one writer process
 // every list.

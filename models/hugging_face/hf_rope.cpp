@@ -6,7 +6,7 @@
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/hf_keys.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 // Rotary positions and sliding windows in config.json.
 namespace zg::models {

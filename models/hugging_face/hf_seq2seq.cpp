@@ -8,7 +8,7 @@
 #include "zerograd/models/hugging_face/hf_keys.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg::models {
 namespace {

@@ -5,7 +5,7 @@
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 // adapter_config.json of PEFT.
 namespace zg::models {

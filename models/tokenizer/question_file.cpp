@@ -6,7 +6,7 @@
 
 #include "zerograd/models/tokenizer/text_pipeline.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {

@@ -9,7 +9,7 @@
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg::models {
 namespace {

@@ -3,7 +3,7 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {

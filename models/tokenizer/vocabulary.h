@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "zerograd/models/tokenizer/tokenizer.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg::models {
 

@@ -8,7 +8,7 @@
 
 #include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg {
 namespace {

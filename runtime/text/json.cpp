@@ -5,7 +5,6 @@
 #include <set>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"

@@ -1,4 +1,4 @@
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 #include <algorithm>
 #include <limits>

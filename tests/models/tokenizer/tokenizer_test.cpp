@@ -9,7 +9,7 @@
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/storage/checksum.h"
-#include "zerograd/runtime/text/json_node.h"
+#include "zerograd/runtime/text/json.h"
 
 using namespace zg;
 using namespace zg::testing;
