@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "bench/op.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -18,7 +16,6 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/tensor.h"
 
 namespace zg::bench {
 namespace {

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <string>
 
 #include "zerograd/runtime/text/format.h"
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <future>
-#include <map>
 #include <numeric>
 #include <set>
 #include <tuple>

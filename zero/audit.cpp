@@ -6,10 +6,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <span>
 
 #include "zerograd/runtime/pending.h"
 #include "zerograd/runtime/random.h"

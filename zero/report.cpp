@@ -9,7 +9,6 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/engine.h"
-#include "zerograd/zero/step_record.h"
 
 namespace zg::zero {
 namespace {

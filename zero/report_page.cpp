@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"

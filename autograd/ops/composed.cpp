@@ -1,7 +1,6 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
-#include <string>
 #include <vector>
 
 #include "zerograd/autograd/ops.h"

@@ -4,9 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "zerograd/models/hugging_face/hugging_face.h"

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/models/tokenizer/tokenizer.h"

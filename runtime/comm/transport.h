@@ -1,8 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
-#include <string>
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/comm/communicator.h"

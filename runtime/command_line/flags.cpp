@@ -7,8 +7,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "zerograd/runtime/text/format.h"
-
 namespace zg {
 namespace {
 

@@ -1,6 +1,5 @@
 #include "zerograd/runtime/text/format.h"
 
-#include <algorithm>
 #include <cctype>
 #include <cstring>
 

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {

@@ -6,7 +6,6 @@
 #include "tools/options/fields.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/zero/deepspeed/check.h"
 
 namespace zg::tools {
 namespace {

@@ -5,9 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
-
-#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {

@@ -1,6 +1,5 @@
 #include "tools/run/planner.h"
 
-#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <limits>

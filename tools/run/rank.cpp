@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <csignal>
 #include <limits>
-#include <thread>
 
 #include "tools/options/flags.h"
 #include "tools/run/inputs.h"

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/trace.h"
-#include "zerograd/zero/optimizer/lanes.h"
 #include "zerograd/zero/optimizer/whole_update.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/residency.h"
