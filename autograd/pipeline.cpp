@@ -49,7 +49,7 @@ double pipeline_bubble(int stages, int64_t micro_batches) {
 
 std::vector<int64_t> balanced_stages(std::span<const double> costs, double first, double last,
                                      int stages) {
-  const auto layers = static_cast<int64_t>(costs.size());
+  const auto layers = std::ssize(costs);
   if (stages < 1 || layers < stages)
     raise<ConfigError>("pipeline: expected 1 to {} stages for as many layers, got {}", layers,
                        stages);

@@ -82,7 +82,7 @@ void check_rows(const char* cache, std::span<const int64_t> rows, int64_t count)
 }
 
 bool is_same_order(std::span<const int64_t> rows, int64_t count) {
-  if (static_cast<int64_t>(rows.size()) != count) return false;
+  if (std::ssize(rows) != count) return false;
   for (size_t i = 0; i < rows.size(); ++i)
     if (rows[i] != static_cast<int64_t>(i)) return false;
   return true;
@@ -91,7 +91,7 @@ bool is_same_order(std::span<const int64_t> rows, int64_t count) {
 /// A tensor whose row i is row rows[i] of x. Only the first `elements` of each row are copied, the
 /// others are uninitialised. Consecutive rows are copied together.
 Tensor rows_of(const Tensor& x, std::span<const int64_t> rows, int64_t elements) {
-  const auto count = static_cast<int64_t>(rows.size());
+  const auto count = std::ssize(rows);
   const int64_t width = x.numel() / x.extent(0);
   const Tensor y = Tensor::empty(x.shape().with(0, count), x.dtype(), x.device());
   if (elements == 0) return y;

@@ -285,7 +285,7 @@ AuditTrail AuditTrail::read(const std::string& path) {
           "{}: the record was changed: expected hashes of units, as after every {} steps, got none",
           where, interval);
     trail.last_hash = own;
-    trail.bytes += static_cast<int64_t>(line.size()) + 1;
+    trail.bytes += std::ssize(line) + 1;
   }
   if (file.bad()) raise<FileError>("{} cannot be read: {}", path, std::strerror(errno));
   return trail;

@@ -280,7 +280,7 @@ Divergence diverge(const AuditedRun& a, const AuditedRun& b) {
   if (!records.differs_at && records.equal.empty())
     raise<ConfigError>("diverge: expected steps that {} and {} both have, got none", a.trail.path,
                        b.trail.path);
-  Divergence result{.steps = static_cast<int64_t>(records.equal.size()),
+  Divergence result{.steps = std::ssize(records.equal),
                     .settings = std::move(records.settings),
                     .layout = std::move(records.layout)};
   bool replays_differ = false;

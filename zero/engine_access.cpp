@@ -181,7 +181,7 @@ void Engine::visit_masters(const VisitMasters& visit) const {
       int64_t at = offset;
       read_floats(values.flat(begin, end - begin), [&](std::span<const float> chunk) {
         visit(*parameter, at, chunk, is_counted && parameter->copy == Copy::own);
-        at += static_cast<int64_t>(chunk.size());
+        at += std::ssize(chunk);
       });
     }
   };
@@ -198,14 +198,12 @@ void Engine::visit_masters(const VisitMasters& visit) const {
   }
 }
 
-double Engine::mean_loss(std::span<const double> own) {
-  return mean_loss(own, static_cast<int64_t>(own.size()));
-}
+double Engine::mean_loss(std::span<const double> own) { return mean_loss(own, std::ssize(own)); }
 
 double Engine::mean_loss(std::span<const double> own, int64_t count) {
   const Mesh* mesh = state_->mesh;
   const bool has_losses = !mesh || mesh->is_last_stage();
-  if (has_losses && static_cast<int64_t>(own.size()) != count)
+  if (has_losses && std::ssize(own) != count)
     raise<ConfigError>("mean_loss: {} losses; expected those of {} micro-batches", own.size(),
                        count);
   Communicator& comm = state_->comm;
@@ -362,7 +360,7 @@ void Engine::write_held(const Parameter& parameter, const State& state, Held hel
     if (first >= last) return;
     write_floats(tensor.flat(first - begin, last - first), [&](int64_t at, std::span<float> chunk) {
       const auto from = values.begin() + (first - start + at);
-      std::copy(from, from + static_cast<int64_t>(chunk.size()), chunk.begin());
+      std::copy(from, from + std::ssize(chunk), chunk.begin());
     });
   };
   if (shaped) return store(shaped.flat(0, shaped.numel()), 0);

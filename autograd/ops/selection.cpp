@@ -206,7 +206,7 @@ Var roll(const Var& x, int64_t shift, int axis) {
 Tensor nonzero(const Var& x) {
   const std::vector<int64_t> places = places_of_nonzero("nonzero", x);
   const Shape shape = x.shape();
-  const auto count = static_cast<int64_t>(places.size());
+  const auto count = std::ssize(places);
   std::vector<int64_t> coordinates;
   for (const int64_t place : places) {
     int64_t stride = shape.numel();
@@ -223,7 +223,7 @@ Var masked_select(const Var& x, const Var& mask) {
       broadcast(operand("masked_select", "x", x).shape(),
                 bool_operand("masked_select", "mask", mask).shape(), "masked_select");
   const std::vector<int64_t> places = places_of_nonzero("masked_select", broadcast_to(mask, whole));
-  const auto count = static_cast<int64_t>(places.size());
+  const auto count = std::ssize(places);
   return take(broadcast_to(x, whole), Tensor::from(places, {count}, x.value().device()));
 }
 

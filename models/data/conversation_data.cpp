@@ -27,9 +27,7 @@ struct ConversationDataset::Samples {
 namespace {
 
 /// The number of a sample's tokens that a conversation takes.
-int64_t length_of(const Conversation& conversation) {
-  return static_cast<int64_t>(conversation.tokens.size()) - 1;
-}
+int64_t length_of(const Conversation& conversation) { return std::ssize(conversation.tokens) - 1; }
 
 int64_t targets_in(const Conversation& conversation) {
   return std::count(conversation.is_target.begin() + 1, conversation.is_target.end(), true);
@@ -50,7 +48,7 @@ void ConversationDataset::Samples::keep(Conversation conversation, int64_t most)
   if (conversation.tokens.size() != conversation.is_target.size())
     raise<ConfigError>("conversations: {} tokens and {} of is_target; expected as many",
                        conversation.tokens.size(), conversation.is_target.size());
-  const bool is_cut = static_cast<int64_t>(conversation.tokens.size()) > most;
+  const bool is_cut = std::ssize(conversation.tokens) > most;
   if (is_cut) {
     conversation.tokens.resize(static_cast<size_t>(most));
     conversation.is_target.resize(static_cast<size_t>(most));
@@ -89,7 +87,7 @@ std::vector<std::vector<int64_t>> best_fit(std::span<const int64_t> lengths, int
       raise<ConfigError>("best_fit: length {} is {}; expected 1 to the capacity {}", i, lengths[i],
                          capacity);
     const auto fullest = rooms.lower_bound({lengths[i], 0});
-    std::pair<int64_t, int64_t> bin{capacity, static_cast<int64_t>(bins.size())};
+    std::pair<int64_t, int64_t> bin{capacity, std::ssize(bins)};
     if (fullest == rooms.end()) {
       bins.emplace_back();
     } else {
@@ -106,7 +104,7 @@ std::vector<Conversation> split_off(std::vector<Conversation>& conversations, do
   if (!(fraction >= 0.0 && fraction <= 1.0))
     raise<ConfigError>(
         "conversations: the validation fraction is {}; expected a number from 0 to 1", fraction);
-  const auto count = static_cast<int64_t>(conversations.size());
+  const auto count = std::ssize(conversations);
   const int64_t most = fraction < 1.0 ? std::max<int64_t>(0, count - 1) : count;
   const int64_t part =
       std::clamp<int64_t>(std::llround(static_cast<double>(count) * fraction), 0, most);
@@ -127,7 +125,7 @@ ConversationDataset::ConversationDataset(std::vector<Conversation> training,
   int64_t longest = 0;
   for (const std::vector<Conversation>* part : {&training, &validation})
     for (const Conversation& conversation : *part)
-      longest = std::max(longest, static_cast<int64_t>(conversation.tokens.size()));
+      longest = std::max(longest, std::ssize(conversation.tokens));
   training_ = std::make_unique<const Samples>(std::move(training), options, options.order);
   validation_ = std::make_unique<const Samples>(std::move(validation), options, options.order);
   if (training_->samples.empty() && validation_->samples.empty())

@@ -210,7 +210,7 @@ std::unique_ptr<Dataset> text_dataset(const std::string& path, const TextOptions
   std::vector<int32_t> tokens;
   for (size_t position = 0; position < text.size();)
     tokens.push_back(id_of[next_code_point(text, position, path)]);
-  const auto vocabulary = static_cast<int64_t>(characters.size());
+  const auto vocabulary = std::ssize(characters);
   return window_dataset({.path = path,
                          .tokens = tokens_in_memory(std::move(tokens)),
                          .vocabulary = vocabulary,

@@ -13,8 +13,8 @@ namespace zg::models {
 namespace {
 
 PairDataset::Lengths longer(PairDataset::Lengths lengths, const TokenPair& pair) {
-  return {std::max(lengths.source, static_cast<int64_t>(pair.source.size())),
-          std::max(lengths.target, static_cast<int64_t>(pair.target.size()))};
+  return {std::max(lengths.source, std::ssize(pair.source)),
+          std::max(lengths.target, std::ssize(pair.target))};
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ std::vector<TokenPair> read_pairs(
       std::vector<int32_t> tokens = encode(prefix + line.at(key).text(), limit);
       if (tokens.empty())
         raise<ConfigError>("{}: {} has no tokens; expected one or more", place, key);
-      if (static_cast<int64_t>(tokens.size()) > limit) tokens.resize(static_cast<size_t>(limit));
+      if (std::ssize(tokens) > limit) tokens.resize(static_cast<size_t>(limit));
       return tokens;
     };
     std::vector<int32_t> source =
@@ -51,7 +51,7 @@ PairDataset::PairDataset(std::vector<TokenPair> pairs, const PairOptions& option
   if (!(options.validation_fraction >= 0.0 && options.validation_fraction <= 1.0))
     raise<ConfigError>("pairs: validation_fraction is {}; expected a number from 0 to 1",
                        options.validation_fraction);
-  const auto count = static_cast<int64_t>(pairs_.size());
+  const auto count = std::ssize(pairs_);
   training_ = count - std::llround(static_cast<double>(count) * options.validation_fraction);
   if (training_ < 1 && options.validation_fraction < 1.0)
     raise<ConfigError>(
@@ -60,7 +60,7 @@ PairDataset::PairDataset(std::vector<TokenPair> pairs, const PairOptions& option
 }
 
 int64_t PairDataset::epoch_samples(Split split) const {
-  return split == Split::train ? training_ : static_cast<int64_t>(pairs_.size()) - training_;
+  return split == Split::train ? training_ : std::ssize(pairs_) - training_;
 }
 
 const TokenPair& PairDataset::sample(Split split, int64_t index) const {

@@ -119,8 +119,7 @@ class AdderDataset final : public Dataset {
   int64_t block_size() const override { return 3 * digits_; }
   int64_t question_length() const override { return 2 * digits_; }
   int64_t epoch_samples(Split split) const override {
-    return split == Split::validation ? held_out_
-                                      : static_cast<int64_t>(problems_.size()) - held_out_;
+    return split == Split::validation ? held_out_ : std::ssize(problems_) - held_out_;
   }
 
   // Training draws problems with replacement; validation uses the held-out problems in turn.

@@ -13,7 +13,7 @@ class TokensInMemory final : public TokenSource {
  public:
   explicit TokensInMemory(std::vector<int32_t> tokens) : tokens_(std::move(tokens)) {}
 
-  int64_t size() const override { return static_cast<int64_t>(tokens_.size()); }
+  int64_t size() const override { return std::ssize(tokens_); }
   void read(int64_t begin, std::span<int32_t> tokens) const override {
     std::copy_n(tokens_.begin() + begin, tokens.size(), tokens.begin());
   }

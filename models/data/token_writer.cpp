@@ -97,8 +97,7 @@ class IndexedDatasetWriter final : public TokenWriter {
       index_.append(pointer);
       pointer += size * (narrow() ? int64_t{2} : int64_t{4});
     }
-    for (int64_t sequence = 0; sequence <= static_cast<int64_t>(sizes_.size()); ++sequence)
-      index_.append(sequence);
+    for (int64_t sequence = 0; sequence <= std::ssize(sizes_); ++sequence) index_.append(sequence);
   }
 
   int64_t vocabulary_;
@@ -115,7 +114,7 @@ class TokenFileWriter final : public TokenWriter {
 
   void add_document(std::span<const int32_t> tokens) override {
     check(file_.path(), tokens, vocabulary_);
-    written_ += static_cast<int64_t>(tokens.size());
+    written_ += std::ssize(tokens);
     if (written_ > INT32_MAX)
       raise<FileError>(
           "{}: expected at most {} tokens, the limit of llm.c's header; try Megatron's format",

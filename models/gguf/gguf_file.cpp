@@ -74,7 +74,7 @@ std::string header_of(const GGUFMetadata& metadata, const std::vector<GGUFTensor
     append(header, static_cast<uint64_t>(offset));
     offset += aligned(bytes_of(tensor));
   }
-  header.resize(static_cast<size_t>(aligned(static_cast<int64_t>(header.size()))));
+  header.resize(static_cast<size_t>(aligned(std::ssize(header))));
   return header;
 }
 
@@ -186,7 +186,7 @@ GGUFWriter::GGUFWriter(const std::string& path, const GGUFMetadata& metadata,
                        const std::vector<GGUFTensor>& tensors)
     : state_(std::make_unique<GGUFWriterState>(GGUFWriterState{File::create(path), tensors})) {
   const std::string header = header_of(metadata, tensors);
-  int64_t bytes = static_cast<int64_t>(header.size());
+  int64_t bytes = std::ssize(header);
   for (const GGUFTensor& tensor : tensors) bytes += aligned(bytes_of(tensor));
   state_->file.reserve(bytes);
   state_->file.write(std::as_bytes(std::span(header)));

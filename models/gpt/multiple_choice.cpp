@@ -48,13 +48,13 @@ std::string name_of(const ChoiceQuestion& question, size_t number) {
 
 void check(const ChoiceQuestion& question, const std::string& name, int64_t vocabulary,
            int64_t block_size) {
-  const auto count = static_cast<int64_t>(question.choices.size());
+  const auto count = std::ssize(question.choices);
   if (question.answer < 0 || question.answer >= count)
     raise<ConfigError>("{}: the right ending is {}; expected an index into {} endings", name,
                        question.answer, count);
   for (int64_t i = 0; i < count; ++i) {
     const Choice& choice = question.choices[static_cast<size_t>(i)];
-    const auto tokens = static_cast<int64_t>(choice.tokens.size());
+    const auto tokens = std::ssize(choice.tokens);
     if (choice.scored < 1 || choice.scored >= tokens || choice.characters < 1)
       raise<ConfigError>(
           "{}: endings[{}] has {} characters and {} of {} tokens; expected one or more of each, "
@@ -99,9 +99,8 @@ void score_batch(const GPT& model, const std::function<Tape()>& make_tape,
   const auto on_device = [&](const std::vector<int32_t>& values, const Shape& shape) {
     return Tensor::from(std::span(values), shape, tape.device());
   };
-  const Shape scored{1, static_cast<int64_t>(places.size())};
-  const Tensor tokens =
-      on_device(ids, {static_cast<int64_t>(batch.size()), static_cast<int64_t>(longest)});
+  const Shape scored{1, std::ssize(places)};
+  const Tensor tokens = on_device(ids, {std::ssize(batch), static_cast<int64_t>(longest)});
   const Tensor where = on_device(places, scored);
   const Tensor wanted = on_device(targets, scored);
   const std::vector<double> losses = model.losses_at(tape, tokens, where, wanted).to_doubles();

@@ -68,7 +68,7 @@ std::shared_ptr<const SafetensorsFolder> open_tensors(const std::string& path, c
   // there meanwhile.
   if (!config.has_its_path() || !is_same)
     throw FileError(path + ": the files were replaced while they were read; try again");
-  const auto tensors = static_cast<int64_t>(folder->names().size());
+  const auto tensors = std::ssize(folder->names());
   if (blocks > tensors)
     raise<FileError>(
         "{}: config.json has {} blocks; expected at most one for each of the {} tensors", path,

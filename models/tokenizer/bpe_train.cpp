@@ -97,7 +97,7 @@ class Trainer {
   }
 
  private:
-  int64_t size() const { return static_cast<int64_t>(parts_.tokens.size()); }
+  int64_t size() const { return std::ssize(parts_.tokens); }
 
   int32_t id_of(const std::string& token) {
     const auto [found, is_new] = ids_.emplace(token, static_cast<int32_t>(size()));

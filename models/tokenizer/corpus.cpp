@@ -113,7 +113,7 @@ CorpusCounts tokenize_corpus(TextDocuments& documents, const Tokenizer& tokenize
       if (options.end_of_document) ids.push_back(*options.end_of_document);
       writer.add_document(ids);
       ++counts.documents;
-      counts.tokens += static_cast<int64_t>(ids.size());
+      counts.tokens += std::ssize(ids);
     }
     counts.bytes += static_cast<int64_t>(bytes);
     if (options.progress) options.progress(counts);

@@ -166,7 +166,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
   const Device device = Device::cpu(ranks.rank(), {.threads = 1, .separate = true});
   const auto world = static_cast<size_t>(ranks.size());
   std::vector<int64_t> sizes(world);
-  sizes[static_cast<size_t>(ranks.rank())] = static_cast<int64_t>(text.size());
+  sizes[static_cast<size_t>(ranks.rank())] = std::ssize(text);
   const Tensor lengths = Tensor::from(sizes, {ranks.size()}, device);
   ranks.wait(ranks.all_reduce(lengths, "lengths of texts"));
   sizes = lengths.to_host<int64_t>();

@@ -213,11 +213,9 @@ void MpiWorld::exchange(Meeting& meeting, int tag, const Out& out, const In& in)
       const std::span<std::byte> to = in(member);
       const std::span<const std::byte> from = out(member);
       if (!to.empty())
-        receives[index_of(member)] =
-            wire::receive(rank, tag, to.data(), static_cast<int64_t>(to.size()));
+        receives[index_of(member)] = wire::receive(rank, tag, to.data(), std::ssize(to));
       if (!from.empty())
-        sends[index_of(member)] =
-            wire::send(rank, tag, from.data(), static_cast<int64_t>(from.size()));
+        sends[index_of(member)] = wire::send(rank, tag, from.data(), std::ssize(from));
       bytes = std::max({bytes, to.size(), from.size()});
     }
   }

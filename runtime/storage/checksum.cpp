@@ -52,8 +52,8 @@ std::string file_checksum(const File& file) {
   Checksum sum;
   std::vector<std::byte> chunk(size_t{1} << 20);
   const int64_t bytes = file.size();
-  for (int64_t begin = 0; begin < bytes; begin += static_cast<int64_t>(chunk.size())) {
-    const auto count = std::min(static_cast<int64_t>(chunk.size()), bytes - begin);
+  for (int64_t begin = 0; begin < bytes; begin += std::ssize(chunk)) {
+    const auto count = std::min(std::ssize(chunk), bytes - begin);
     const std::span part(chunk.data(), static_cast<size_t>(count));
     file.read_at(begin, part);
     sum.update(part);

@@ -276,7 +276,7 @@ std::string zip_local_header(ZipEntry& entry, int64_t at) {
   append_shared_fields(text, entry, 20);
   text += entry.name;
   append_wide(text, {entry.bytes, entry.bytes});
-  entry.data_begin = at + static_cast<int64_t>(text.size());
+  entry.data_begin = at + std::ssize(text);
   return text;
 }
 

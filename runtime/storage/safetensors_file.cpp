@@ -215,7 +215,7 @@ const std::string& SafetensorsWriter::header_checksum() const { return state_->h
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   SafetensorsWriterState& s = *state_;
   if (s.next == s.entries.size()) refuse(s.path, "all tensors are written already");
-  const int64_t size = static_cast<int64_t>(bytes.size());
+  const int64_t size = std::ssize(bytes);
   if (s.next_bytes != 0 || size != s.expected())
     refuse(s.path, fmt::format("tensor '{}' takes {} bytes, got {}", s.entries[s.next].name,
                                s.expected() - s.next_bytes, size));
@@ -227,7 +227,7 @@ void SafetensorsWriter::write_part(std::span<const std::byte> bytes) {
   SafetensorsWriterState& s = *state_;
   s.skip_empty();
   if (s.next == s.entries.size()) refuse(s.path, "all tensors are written already");
-  const int64_t left = s.expected() - s.next_bytes, size = static_cast<int64_t>(bytes.size());
+  const int64_t left = s.expected() - s.next_bytes, size = std::ssize(bytes);
   if (size > left)
     refuse(s.path, fmt::format("tensor '{}' takes {} more bytes, got {}", s.entries[s.next].name,
                                left, size));

@@ -130,7 +130,7 @@ bool SwapFile::split_next(size_t queues) {
     Queue& queue = queues_[index];
     if (queue.jobs.empty()) continue;
     const Job& job = queue.jobs.front();  // stays until it is divided, for push()
-    const int64_t number = queue.pushed - static_cast<int64_t>(queue.jobs.size()) + 1;
+    const int64_t number = queue.pushed - std::ssize(queue.jobs) + 1;
     lock.unlock();
     split(job, 2 * number + static_cast<Ticket>(index));
     lock.lock();
@@ -201,8 +201,7 @@ void SwapFile::submit(int slot, const Part& part, bool direct, Ticket ticket) {
   Slot& place = slots_[static_cast<size_t>(slot)];
   place = {.direct = direct, .part = part, .ticket = ticket};
   const std::span<std::byte> blocks = blocks_of(slot);
-  io_->submit(
-      slot, {part.first * block, blocks.data(), static_cast<int64_t>(blocks.size()), part.writes});
+  io_->submit(slot, {part.first * block, blocks.data(), std::ssize(blocks), part.writes});
   place.busy = true;
   ++busy_;
   ++unfinished(ticket);

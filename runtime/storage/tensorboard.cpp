@@ -110,7 +110,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& directory) : file_(nullp
 void TensorBoardWriter::write_bytes(const std::string& bytes) {
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() &&
       std::fflush(file_.get()) == 0) {
-    whole_bytes_ += static_cast<int64_t>(bytes.size());
+    whole_bytes_ += std::ssize(bytes);
     return;
   }
   const std::string why = std::strerror(errno);

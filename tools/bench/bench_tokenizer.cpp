@@ -122,7 +122,7 @@ int bench_tokenizer(const std::vector<std::string>& arguments) {
   rows.push_back(measure("encode", repeats, [&] { ids = tokenizer.encode(text); }));
   rows.push_back(measure("decode", repeats, [&] { back = tokenizer.decode(ids); }));
   if (back != text) raise<Error>("bench tokenizer: decoding does not give the text of {}", path);
-  const auto bytes = static_cast<int64_t>(text.size()), tokens = static_cast<int64_t>(ids.size());
+  const auto bytes = std::ssize(text), tokens = std::ssize(ids);
   print(rows, bytes, tokens);
   if (!json.empty()) replace_text(json, json_of(rows, tokenizer, bytes, tokens).dump(1));
   return 0;

@@ -124,7 +124,7 @@ void talk(const TrainedModel& trained, const models::Tokenizer& tokenizer,
     models::SamplingOptions sampling = options.sampling(ids, length);
     sampling.ends = ends;
     sampling.seed += turn++;  // other draws for each answer
-    if (const auto all = static_cast<int64_t>(ids.size()) + length; all > context)
+    if (const auto all = std::ssize(ids) + length; all > context)
       print_line(stderr, "note: chat and answer may have {} tokens, and the model sees the last {}",
                  all, context);
     const auto words = models::text_stream(tokenizer);

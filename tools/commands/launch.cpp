@@ -84,12 +84,12 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   }
   std::vector<Host> hosts =
       selected(read_hostfile(options.hostfile), options.include, options.exclude);
-  if (options.nodes > static_cast<int64_t>(hosts.size()))
+  if (options.nodes > std::ssize(hosts))
     raise<ConfigError>("--num_nodes: expected at most the hostfile's {}, got {}", hosts.size(),
                        options.nodes);
   if (options.nodes > 0) hosts.resize(static_cast<size_t>(options.nodes));
   for (Host& host : hosts) {
-    if (options.slots > static_cast<int64_t>(host.slots.size()))
+    if (options.slots > std::ssize(host.slots))
       raise<ConfigError>("--num_gpus: expected at most the {} slots of {}, got {}",
                          host.slots.size(), host.name, options.slots);
     if (options.slots > 0) host.slots.resize(static_cast<size_t>(options.slots));

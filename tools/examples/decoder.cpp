@@ -47,7 +47,7 @@ struct Decoder : nn::Module {
 
   // The most likely token after those of the cache and `ids`.
   int32_t next(const Tape& tape, nn::KeyValueCache& cache, const std::vector<int32_t>& ids) const {
-    const auto count = static_cast<int64_t>(ids.size());
+    const auto count = std::ssize(ids);
     const Tape::With pass(tape, nn::Pass{.cache = &cache});
     const Var x = hidden(tape.constant(Tensor::from(ids, {1, count}, tape.device())));
     cache.advance(count);
@@ -62,7 +62,7 @@ std::vector<Tensor> make_batch(const std::string& text, const zero::MicroBatch& 
   std::vector<int32_t> ids, targets;
   for (int64_t i = 0; i < batch.samples; ++i) {
     models::RandomStream random(/*seed=*/1, "window", batch.first_sample + i);
-    const int64_t begin = random.below(static_cast<int64_t>(text.size()) - tokens);
+    const int64_t begin = random.below(std::ssize(text) - tokens);
     for (int64_t t = begin; t < begin + tokens; ++t) {
       ids.push_back(static_cast<unsigned char>(text[static_cast<size_t>(t)]));
       targets.push_back(static_cast<unsigned char>(text[static_cast<size_t>(t) + 1]));
@@ -93,7 +93,7 @@ void train(const std::string& text, Communicator& ranks, const Device& device) {
 
   // Every rank generates, because a pass gathers parameters from all ranks.
   std::string written = "const ";
-  nn::KeyValueCache cache(depth, static_cast<int64_t>(written.size()) + 40);
+  nn::KeyValueCache cache(depth, std::ssize(written) + 40);
   std::vector<int32_t> ids(written.begin(), written.end());
   for (int i = 0; i < 40; ++i) {
     ids = {model.next(engine.inference_tape(), cache, ids)};
@@ -105,7 +105,7 @@ void train(const std::string& text, Communicator& ranks, const Device& device) {
 int main(int count, char** arguments) {
   std::ifstream file(count > 1 ? arguments[1] : __FILE__, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (static_cast<int64_t>(text.size()) <= tokens) {
+  if (std::ssize(text) <= tokens) {
     std::fprintf(stderr, "decoder: expected a file of more than %d bytes\n",
                  static_cast<int>(tokens));
     return 2;

@@ -50,7 +50,7 @@ Images read(const char* images, const char* labels) {
   const auto bytes = [](const char* path, int64_t header, int64_t count) {
     std::ifstream file(path, std::ios::binary);
     std::vector<uint8_t> all{std::istreambuf_iterator<char>(file), {}};
-    if (static_cast<int64_t>(all.size()) < header + count)
+    if (std::ssize(all) < header + count)
       throw FileError(std::string(path) + ": expected an unpacked IDX file of MNIST");
     return std::vector<uint8_t>(all.begin() + header, all.end());
   };

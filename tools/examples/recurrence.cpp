@@ -102,7 +102,7 @@ std::string train(Communicator& ranks, const Device& device, const models::Datas
   std::vector<int32_t> ids = data.encode("const "), written = ids;
   for (int i = 0; i < 40; ++i) {
     Tape tape = engine.inference_tape();
-    const auto count = static_cast<int64_t>(ids.size());
+    const auto count = std::ssize(ids);
     const Var next = tape.constant(Tensor::from(ids, {1, count}, device));
     const Var logits = model.logits(next, states);
     ids = {static_cast<int32_t>(argmax(slice(logits, 1, count - 1, count)).value().item())};

@@ -37,8 +37,8 @@ void FlippedBit::flip_state(const zero::Engine::State& state) {
   const zero::Engine::Held held = engine_.held(parameter, state);
   if (engine_.world().rank() != injection_.rank) return;
   if (held.end <= held.begin) return report("the rank has nothing of " + parameter.name);
-  const int64_t element = held.begin + injection_.at / static_cast<int64_t>(parameters.size()) %
-                                           (held.end - held.begin);
+  const int64_t element =
+      held.begin + injection_.at / std::ssize(parameters) % (held.end - held.begin);
   float& value = values[static_cast<size_t>(element)];
   const float before = value;
   const zero::Engine::Held range{element, element + 1};

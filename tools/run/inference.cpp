@@ -228,7 +228,7 @@ void Evaluation::print_example(const std::function<void(const std::string&)>& pr
   expected.push_back(targets.back());
   std::vector<int32_t> answer =
       models::generate(model, make_tape, {question}, T + 1 - asked, {.temperature = 0.0}).front();
-  answer.erase(answer.begin(), answer.end() - static_cast<int64_t>(expected.size()));
+  answer.erase(answer.begin(), answer.end() - std::ssize(expected));
   print("input sequence  : " + list(question));
   print("predicted sorted: " + list(answer));
   print("gt sort         : " + list(expected));

@@ -24,7 +24,7 @@ std::vector<int32_t> PairText::encode(const std::string& text, int64_t limit) co
       tokenizer_ ? tokenizer_->encode(text) : models::character_stream("", where_)->encode(text);
   const bool ends = !tokens_.eos.empty();
   const auto room = std::max<int64_t>(0, limit - (begins_with_bos_ ? 1 : 0) - (ends ? 1 : 0));
-  if (static_cast<int64_t>(ids.size()) > room) ids.resize(static_cast<size_t>(room));
+  if (std::ssize(ids) > room) ids.resize(static_cast<size_t>(room));
   if (begins_with_bos_) ids.insert(ids.begin(), *tokens_.bos);
   if (ends) ids.push_back(tokens_.eos.front());
   return ids;
@@ -111,7 +111,7 @@ models::Seq2SeqBatch PairData::padded(Split split, int64_t first, int64_t count,
 int64_t PairData::labels(Split split, int64_t first, int64_t count) const {
   int64_t labels = 0;
   for (const models::TokenPair& pair : samples(split, first, count))
-    labels += static_cast<int64_t>(pair.target.size());
+    labels += std::ssize(pair.target);
   return labels;
 }
 
@@ -157,7 +157,7 @@ std::vector<models::TokenPair> pairs_in(const PairSource& source) {
 /// kept pairs that is in the validation split.
 double limit_pairs(const PairSource& source, std::vector<models::TokenPair>& pairs) {
   const double fraction = source.data.validation_fraction;
-  const auto count = static_cast<int64_t>(pairs.size());
+  const auto count = std::ssize(pairs);
   const auto validation = std::llround(static_cast<double>(count) * fraction);
   const auto limited = [&](const char* flag, int64_t limit, int64_t all, const char* split) {
     if (limit > all)

@@ -150,7 +150,7 @@ void check_model(const RunSpec& settings, const std::map<std::string, Shape>& sh
   // A checkpoint of adapters has none of the base's parameters.
   constexpr int64_t most_layers_of_a_base = 1000;
   const bool is_base = settings.lora.rank > 0 && layers <= most_layers_of_a_base;
-  if (layers > static_cast<int64_t>(shapes.size()) && !is_base)
+  if (layers > std::ssize(shapes) && !is_base)
     refuse(fmt::format("{} blocks", layers), fmt::format("only {} tensors", shapes.size()));
   ParameterStore store;
   const WholeModel model(store, settings);

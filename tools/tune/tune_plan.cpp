@@ -292,9 +292,8 @@ zero::Search plan_largest(const Run& run, const zero::StepRates& rates) {
       const int64_t size = solved ? divisors[static_cast<size_t>(index)] : index + 1;
       return planned(run, with_micro_batch(setting, size, run), rates);
     };
-    const int64_t count =
-        largest_fitting(solved ? static_cast<int64_t>(divisors.size()) : largest_count,
-                        [&](int64_t size) { return of_size(size - 1).fits(); });
+    const int64_t count = largest_fitting(solved ? std::ssize(divisors) : largest_count,
+                                          [&](int64_t size) { return of_size(size - 1).fits(); });
     (count > 0 ? plans.fitting : plans.rest).push_back(of_size(std::max<int64_t>(0, count - 1)));
   }
   return plans;

@@ -268,7 +268,7 @@ WeightSource weights_of(const std::string& path) {
             for_each_common(part, 0, part.numel(), whole, [&](int64_t i, int64_t j, int64_t count) {
               reader->for_floats(name, j, count, [&](std::span<const float> chunk) {
                 std::ranges::copy(chunk, values.begin() + i);
-                i += static_cast<int64_t>(chunk.size());
+                i += std::ssize(chunk);
               });
             });
             return values;

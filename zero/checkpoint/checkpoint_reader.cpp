@@ -290,7 +290,7 @@ void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& 
       for (int64_t left = part.run; left > 0;) {
         const std::span<const float> values = part.elements.next(left);
         visit(values);
-        left -= static_cast<int64_t>(values.size());
+        left -= std::ssize(values);
       }
 }
 
@@ -315,7 +315,7 @@ std::vector<float> CheckpointReader::read(const std::string& parameter, const st
     };
     const auto take_from = [&](int64_t first) {
       return [&, first](std::span<const float> values) mutable {
-        const int64_t last = first + static_cast<int64_t>(values.size());
+        const int64_t last = first + std::ssize(values);
         for_each_wanted(first, last, [&](int64_t i, int64_t j, int64_t count) {
           std::copy_n(values.begin() + (i - first), count, wanted.begin() + j);
         });

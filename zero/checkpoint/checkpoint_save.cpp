@@ -55,7 +55,7 @@ int64_t check_files(const CheckpointInfo& info) {
           "save_checkpoint: a file is called '{}'; expected letters, digits, '.', '_' "
           "and '-', not '.' first, and no name of the checkpoint's own",
           name);
-    bytes += static_cast<int64_t>(contents.size());
+    bytes += std::ssize(contents);
   }
   if (bytes > max_file_bytes)
     raise<ConfigError>("save_checkpoint: the files have {} bytes; expected at most {}", bytes,

@@ -109,7 +109,7 @@ Manifest::Piece piece_of(const json& tensor) {
   const int64_t numel = piece.shape.numel();
   if (const auto blocks = tensor.find("blocks"); blocks != tensor.end()) {
     blocks->get_to(piece.blocks);
-    if (static_cast<int64_t>(piece.blocks.size()) != (numel - 1) / block_elements + 1)
+    if (std::ssize(piece.blocks) != (numel - 1) / block_elements + 1)
       raise<FileError>(
           "tensor '{}' has checksums of {} blocks; expected one for every {} of its {} elements",
           name, piece.blocks.size(), block_elements, numel);
@@ -326,8 +326,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (const Manifest usual;
       manifest.optimizer != usual.optimizer || manifest.shared || manifest.states != usual.states) {
     const std::vector<std::string>& states = manifest.states;
-    const bool has_moments =
-        states.size() <= 2 && states == moment_names(static_cast<int64_t>(states.size()));
+    const bool has_moments = states.size() <= 2 && states == moment_names(std::ssize(states));
     json& optimizer = object["optimizer"] = {{"rule", manifest.optimizer},
                                              {"moments", has_moments ? states.size() : 0}};
     if (!has_moments) optimizer["states"] = states;

@@ -124,7 +124,7 @@ class FactoredUpdate {
     const std::vector<int64_t> own = squares_of_masters_.limbs();
     if (storage_.state_numel == storage_.trainable.flat.padded) return own;
     const PurposeScope purpose(device_, Purpose::comm);
-    const Tensor all = Tensor::from(own, {static_cast<int64_t>(own.size())}, device_);
+    const Tensor all = Tensor::from(own, {std::ssize(own)}, device_);
     comm_.wait(comm_.all_reduce(all, storage_.name + " squares of masters"));
     return all.to_host<int64_t>();
   }
@@ -186,7 +186,7 @@ class FactoredUpdate {
                           std::max(1.0, times_root);  // without the rate, which sgd multiplies by
       factors[i] = static_cast<float>(size / std::max(1.0, rms(of_updates) / options_.clip));
     }
-    const Tensor all = Tensor::from(factors, {static_cast<int64_t>(factors.size())}, device_);
+    const Tensor all = Tensor::from(factors, {std::ssize(factors)}, device_);
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const Tensor step = updates.flat(pieces_[i].begin, pieces_[i].numel());
       kernels::binary({BinaryOp::multiply, step, all.flat(static_cast<int64_t>(i), 1), step},

@@ -74,7 +74,7 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
 GradientSums sum_gradients(std::span<const Storage> storages, const ParameterStore& store,
                            const Config& config, const Device& device, Communicator& comm) {
   const PurposeScope purpose(device, Purpose::workspace);
-  const int64_t parameters = static_cast<int64_t>(store.parameters().size());
+  const int64_t parameters = std::ssize(store.parameters());
   constexpr int64_t limb_count = SumOfSquares::limb_count;
   const Tensor sums = Tensor::zeros({limb_count + parameters}, DType::i64, device);
   // Replicas are excluded from the norm, because another tensor rank counts them. An overflow is

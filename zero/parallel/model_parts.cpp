@@ -52,7 +52,7 @@ std::vector<int64_t> sum_over_parts(std::span<const int64_t> own, const Mesh& me
                                     const Device& device, const std::string& name) {
   std::vector<int64_t> values(own.begin(), own.end());
   const PurposeScope purpose(device, Purpose::comm);
-  const Tensor sum = Tensor::from(values, {static_cast<int64_t>(values.size())}, device);
+  const Tensor sum = Tensor::from(values, {std::ssize(values)}, device);
   if (mesh.shape.tensor > 1) mesh.tensor->wait(mesh.tensor->all_reduce(sum, name));
   if (mesh.shape.pipeline > 1) mesh.pipeline->wait(mesh.pipeline->all_reduce(sum, name));
   return sum.to_host<int64_t>();

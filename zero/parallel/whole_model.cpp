@@ -53,7 +53,7 @@ void WholeModel::describe() {
   const auto index_of = [&](int stage, int tensor_rank) {
     return static_cast<size_t>(stage * shape.tensor + tensor_rank);
   };
-  lengths[index_of(mesh->stage, mesh->tensor_rank)] = static_cast<int64_t>(own.size());
+  lengths[index_of(mesh->stage, mesh->tensor_rank)] = std::ssize(own);
   lengths = sum_over_parts(lengths, *mesh, engine.device, "lengths of descriptions");
   for (int stage = 0; stage < shape.pipeline; ++stage)
     for (int tensor_rank = 0; tensor_rank < shape.tensor; ++tensor_rank) {
@@ -63,7 +63,7 @@ void WholeModel::describe() {
       if (stage == mesh->stage && tensor_rank == mesh->tensor_rank && length > 0)
         std::memcpy(words.data(), own.data(), own.size());
       const PurposeScope purpose(engine.device, Purpose::comm);
-      const Tensor text = Tensor::from(words, {static_cast<int64_t>(words.size())}, engine.device);
+      const Tensor text = Tensor::from(words, {std::ssize(words)}, engine.device);
       engine.world.wait(engine.world.broadcast(text, shape.rank_of(0, stage, tensor_rank),
                                                "description of a part"));
       words = text.to_host<int64_t>();

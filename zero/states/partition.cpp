@@ -58,7 +58,7 @@ FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, i
   const int64_t row = world * alignment;
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   flat.padded = flat.is_owned ? longest * world : (longest + row - 1) / row * row;
-  const int64_t share = flat.padded / static_cast<int64_t>(lengths.size());
+  const int64_t share = flat.padded / std::ssize(lengths);
   int64_t covered = 0;  // by sections
   for (int rank = 0; rank < static_cast<int>(lengths.size()); ++rank) {
     int64_t end = rank * share;

@@ -47,14 +47,14 @@ void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& fl
     write_floats(
         flat.flat(piece.begin, piece.numel()), [&](int64_t first, std::span<float> values) {
           init = prepared(init, seed, parameter.name);
-          cpu::parallel_for(threads, static_cast<int64_t>(values.size()), initialise_grain,
-                            [&](int64_t begin, int64_t end) {
-                              const std::span<float> part = values.subspan(
-                                  static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-                              zg::initialise(init, seed, parameter.name, parameter.slice,
-                                             piece.offset + first + begin, part);
-                              if (load == DType::bf16) round_to_bf16(part);
-                            });
+          cpu::parallel_for(
+              threads, std::ssize(values), initialise_grain, [&](int64_t begin, int64_t end) {
+                const std::span<float> part =
+                    values.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+                zg::initialise(init, seed, parameter.name, parameter.slice,
+                               piece.offset + first + begin, part);
+                if (load == DType::bf16) round_to_bf16(part);
+              });
         });
   }
 }
