@@ -24,7 +24,12 @@ Range result_of(UnaryOp op) {
   return {op == UnaryOp::tanh ? -1.0 : 0.0, 1.0};
 }
 
+/// The numbers of ops that have some.
+constexpr double p = 0.25, q = 1.5;
 Var negate(const Var& x) { return neg(x); }
+Var clamp(const Var& x) { return zg::clamp(x, p, q); }
+Var elu(const Var& x) { return zg::elu(x, p); }
+Var leaky_relu(const Var& x) { return zg::leaky_relu(x, p); }
 
 Var unary_of(UnaryOp op, const Var& x) {
   constexpr std::pair<UnaryOp, Var (*)(const Var&)> functions[] = {
@@ -88,7 +93,11 @@ std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_in
 Op unary_op(const std::string& name, UnaryOp op) {
   const auto forward = calls(kernels::unary, [op](auto& operands, auto& e) {
     const auto [low, high] = domain_of(op);
-    return Unary{.op = op, .x = operands.random({e[0]}, 1, low, high), .y = operands.zeros({e[0]})};
+    return Unary{.op = op,
+                 .x = operands.random({e[0]}, 1, low, high),
+                 .y = operands.zeros({e[0]}),
+                 .p = p,
+                 .q = q};
   });
   const auto backward = calls(kernels::unary_backward, [op](auto& operands, auto& e) {
     const auto [low, high] = reads_result(op) ? result_of(op) : domain_of(op);
@@ -97,7 +106,9 @@ Op unary_op(const std::string& name, UnaryOp op) {
                          .x = reads_result(op) ? Tensor() : read,
                          .y = reads_result(op) ? read : Tensor(),
                          .dy = operands.random({e[0]}, 3),
-                         .dx = operands.zeros({e[0]})};
+                         .dx = operands.zeros({e[0]}),
+                         .p = p,
+                         .q = q};
   });
   // cosh squares an exp that may be 3 ulp off, as OpenCL allows; so does the slope of sinh.
   const bool squares = op == UnaryOp::cosh || op == UnaryOp::sinh;

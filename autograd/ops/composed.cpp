@@ -98,39 +98,11 @@ Var logsigmoid(const Var& x) {
   return neg(loss);
 }
 
-Var elu(const Var& x, double alpha) {
-  floating_operand("elu", "x", x);
-  const Var positive = greater(x, 0.0);
-  const Var below = masked_fill(x, positive, 0.0);  // without an infinite slope beside x
-  const Var curve = expm1(below);
-  return where(positive, x, mul(curve, alpha));
-}
-
-Var leaky_relu(const Var& x, double slope) {
-  floating_operand("leaky_relu", "x", x);
-  return where(greater(x, 0.0), x, mul(x, slope));
-}
-
 Var masked_fill(const Var& x, const Var& mask, double value) {
   const Tensor values = operand("masked_fill", "x", x);
   check_dtype("masked_fill", "mask", operand("masked_fill", "mask", mask), DType::boolean);
   const Var constant = number_like("masked_fill", value, values);
   return named("masked_fill", [&] { return where(mask, constant, x); });
-}
-
-Var clamp(const Var& x, double low, double high) {
-  const Tensor values = number_operand("clamp", "x", x);
-  if (!(low <= high))
-    raise<ConfigError>("clamp: low is {:g}, high is {:g}; expected low <= high", low, high);
-  Var y = x;
-  const auto limit = [&](double bound, Var (*is_beyond)(const Var&, const Var&)) {
-    if (is_whole(x) && std::isinf(bound)) return;
-    const Var last = number_like("clamp", bound, values);
-    y = where(is_beyond(y, last), last, y);
-  };
-  limit(low, less);
-  limit(high, greater);
-  return y;
 }
 
 Var transpose(const Var& x, int a, int b) {

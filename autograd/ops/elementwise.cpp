@@ -73,9 +73,18 @@ Var hyperbolic_cosine(const Var& x) { return cosh(x); }
 
 #define ZG_SELECT where
 #define ZG_NUMBER(x) x
+struct UnaryNumbers {
+  UnaryOp op;
+  double p = 0.0, q = 0.0;
+};
 /// `v`: the result if reads_result(op), else the operand.
-Var composed_unary(UnaryOp op, const Var& v, const Var& dy) {
+Var composed_unary(const UnaryNumbers& n, const Var& v, const Var& dy) {
+  const auto [op, p, q] = n;
   if (op == UnaryOp::softplus) return dy * sigmoid(v);  // without an infinite exp(-v)
+  if (op == UnaryOp::elu) {                             // and without an infinite exp(v)
+    const Var curved = less_equal(v, 0.0);
+    return dy * where(curved, p * exp(where(curved, v, 0.0)), 1.0);
+  }
   switch (op) {
 #define ZG_UNARY(name, y, dx) \
   case UnaryOp::name:         \
@@ -209,28 +218,30 @@ Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
 }
 
 /// Saves the one tensor that the derivative is computed from: the result or the operand.
-Var recorded_unary(const char* name, UnaryOp op, const Var& x) {
+Var recorded_unary(const char* name, const UnaryNumbers& n, const Var& x) {
   const Tensor values = floating_operand(name, "x", x);
   const Tensor y = empty_like(values);
-  kernels::unary({op, values, y}, y.device().compute());
+  kernels::unary({n.op, values, y, n.p, n.q}, y.device().compute());
   return record(
-      name, {x}, y, {reads_result(op) ? y : values}, op,
-      [](UnaryOp kind, const BackwardPass& pass) {
+      name, {x}, y, {reads_result(n.op) ? y : values}, n,
+      [](const UnaryNumbers& n, const BackwardPass& pass) {
         const Tensor& dy = pass.gradient_of_output();
         const Tensor saved = pass.saved(0);
         const InputGradient dx(pass, 0, dy.dtype());
-        const bool result = reads_result(kind);
-        kernels::unary_backward({.op = kind,
+        const bool result = reads_result(n.op);
+        kernels::unary_backward({.op = n.op,
                                  .x = result ? Tensor() : saved,
                                  .y = result ? saved : Tensor(),
                                  .dy = dy,
-                                 .dx = dx.tensor()},
+                                 .dx = dx.tensor(),
+                                 .p = n.p,
+                                 .q = n.q},
                                 pass.stream());
         dx.accumulate();
       },
-      [](UnaryOp kind, const ComposedPass& pass) {
-        const Var v = reads_result(kind) ? pass.output(0, 0) : pass.input(0, 0);
-        pass.accumulate(0, composed_unary(kind, v, pass.gradient_of_output()));
+      [](const UnaryNumbers& n, const ComposedPass& pass) {
+        const Var v = reads_result(n.op) ? pass.output(0, 0) : pass.input(0, 0);
+        pass.accumulate(0, composed_unary(n, v, pass.gradient_of_output()));
       });
 }
 
@@ -365,42 +376,71 @@ Var where(const Var& condition, double a, const Var& b) {
   return where(condition, number_like("where", a, operand("where", "b", b)), b);
 }
 
-Var exp(const Var& x) { return recorded_unary("exp", UnaryOp::exp, x); }
-Var log(const Var& x) { return recorded_unary("log", UnaryOp::log, x); }
-Var sqrt(const Var& x) { return recorded_unary("sqrt", UnaryOp::sqrt, x); }
-Var tanh(const Var& x) { return recorded_unary("tanh", UnaryOp::tanh, x); }
-Var sigmoid(const Var& x) { return recorded_unary("sigmoid", UnaryOp::sigmoid, x); }
+Var exp(const Var& x) { return recorded_unary("exp", {UnaryOp::exp}, x); }
+Var log(const Var& x) { return recorded_unary("log", {UnaryOp::log}, x); }
+Var sqrt(const Var& x) { return recorded_unary("sqrt", {UnaryOp::sqrt}, x); }
+Var tanh(const Var& x) { return recorded_unary("tanh", {UnaryOp::tanh}, x); }
+Var sigmoid(const Var& x) { return recorded_unary("sigmoid", {UnaryOp::sigmoid}, x); }
 Var relu(const Var& x) {
-  return is_whole(x) ? clamp(x, 0.0, INFINITY) : recorded_unary("relu", UnaryOp::relu, x);
+  return is_whole(x) ? clamp(x, 0.0, INFINITY) : recorded_unary("relu", {UnaryOp::relu}, x);
 }
 Var abs(const Var& x) {
-  return is_whole(x) ? maximum(x, neg(x)) : recorded_unary("abs", UnaryOp::abs, x);
+  return is_whole(x) ? maximum(x, neg(x)) : recorded_unary("abs", {UnaryOp::abs}, x);
 }
-Var reciprocal(const Var& x) { return recorded_unary("reciprocal", UnaryOp::reciprocal, x); }
-Var sin(const Var& x) { return recorded_unary("sin", UnaryOp::sin, x); }
-Var cos(const Var& x) { return recorded_unary("cos", UnaryOp::cos, x); }
-Var erf(const Var& x) { return recorded_unary("erf", UnaryOp::erf, x); }
-Var log1p(const Var& x) { return recorded_unary("log1p", UnaryOp::log1p, x); }
-Var silu(const Var& x) { return recorded_unary("silu", UnaryOp::silu, x); }
-Var floor(const Var& x) { return recorded_unary("floor", UnaryOp::floor, x); }
-Var ceil(const Var& x) { return recorded_unary("ceil", UnaryOp::ceil, x); }
-Var round(const Var& x) { return recorded_unary("round", UnaryOp::round, x); }
+Var reciprocal(const Var& x) { return recorded_unary("reciprocal", {UnaryOp::reciprocal}, x); }
+Var sin(const Var& x) { return recorded_unary("sin", {UnaryOp::sin}, x); }
+Var cos(const Var& x) { return recorded_unary("cos", {UnaryOp::cos}, x); }
+Var erf(const Var& x) { return recorded_unary("erf", {UnaryOp::erf}, x); }
+Var log1p(const Var& x) { return recorded_unary("log1p", {UnaryOp::log1p}, x); }
+Var silu(const Var& x) { return recorded_unary("silu", {UnaryOp::silu}, x); }
+Var floor(const Var& x) { return recorded_unary("floor", {UnaryOp::floor}, x); }
+Var ceil(const Var& x) { return recorded_unary("ceil", {UnaryOp::ceil}, x); }
+Var round(const Var& x) { return recorded_unary("round", {UnaryOp::round}, x); }
 Var sign(const Var& x) {
-  return is_whole(x) ? clamp(x, -1.0, 1.0) : recorded_unary("sign", UnaryOp::sign, x);
+  return is_whole(x) ? clamp(x, -1.0, 1.0) : recorded_unary("sign", {UnaryOp::sign}, x);
 }
 Var square(const Var& x) {
-  return is_whole(x) ? mul(x, x) : recorded_unary("square", UnaryOp::square, x);
+  return is_whole(x) ? mul(x, x) : recorded_unary("square", {UnaryOp::square}, x);
 }
-Var expm1(const Var& x) { return recorded_unary("expm1", UnaryOp::expm1, x); }
-Var log2(const Var& x) { return recorded_unary("log2", UnaryOp::log2, x); }
-Var softplus(const Var& x) { return recorded_unary("softplus", UnaryOp::softplus, x); }
-Var hard_swish(const Var& x) { return recorded_unary("hard_swish", UnaryOp::hard_swish, x); }
-Var tan(const Var& x) { return recorded_unary("tan", UnaryOp::tan, x); }
-Var asin(const Var& x) { return recorded_unary("asin", UnaryOp::asin, x); }
-Var acos(const Var& x) { return recorded_unary("acos", UnaryOp::acos, x); }
-Var atan(const Var& x) { return recorded_unary("atan", UnaryOp::atan, x); }
-Var sinh(const Var& x) { return recorded_unary("sinh", UnaryOp::sinh, x); }
-Var cosh(const Var& x) { return recorded_unary("cosh", UnaryOp::cosh, x); }
+Var expm1(const Var& x) { return recorded_unary("expm1", {UnaryOp::expm1}, x); }
+Var log2(const Var& x) { return recorded_unary("log2", {UnaryOp::log2}, x); }
+Var softplus(const Var& x) { return recorded_unary("softplus", {UnaryOp::softplus}, x); }
+Var hard_swish(const Var& x) { return recorded_unary("hard_swish", {UnaryOp::hard_swish}, x); }
+Var tan(const Var& x) { return recorded_unary("tan", {UnaryOp::tan}, x); }
+Var asin(const Var& x) { return recorded_unary("asin", {UnaryOp::asin}, x); }
+Var acos(const Var& x) { return recorded_unary("acos", {UnaryOp::acos}, x); }
+Var atan(const Var& x) { return recorded_unary("atan", {UnaryOp::atan}, x); }
+Var sinh(const Var& x) { return recorded_unary("sinh", {UnaryOp::sinh}, x); }
+Var cosh(const Var& x) { return recorded_unary("cosh", {UnaryOp::cosh}, x); }
+Var elu(const Var& x, double alpha) { return recorded_unary("elu", {UnaryOp::elu, alpha}, x); }
+Var leaky_relu(const Var& x, double slope) {
+  return recorded_unary("leaky_relu", {UnaryOp::leaky_relu, slope}, x);
+}
+
+Var clamp(const Var& x, double low, double high) {
+  const Tensor values = number_operand("clamp", "x", x);
+  if (!(low <= high))
+    raise<ConfigError>("clamp: low is {:g}, high is {:g}; expected low <= high", low, high);
+  // Limits are numbers of the dtype, so that the slope is 1 where a result is a limit.
+  const auto rounded = [dtype = values.dtype()](double bound) {
+    const auto narrow = static_cast<float>(bound);
+    return dtype == DType::f64    ? bound
+           : dtype == DType::bf16 ? static_cast<double>(bf16(narrow))
+           : dtype == DType::f16  ? static_cast<double>(f16(narrow))
+                                  : narrow;
+  };
+  if (!is_whole(x))
+    return recorded_unary("clamp", {UnaryOp::clamp, rounded(low), rounded(high)}, x);
+  Var y = x;
+  const auto limit = [&](double bound, Var (*is_beyond)(const Var&, const Var&)) {
+    if (std::isinf(bound)) return;
+    const Var last = number_like("clamp", bound, values);
+    y = where(is_beyond(y, last), last, y);
+  };
+  limit(low, less);
+  limit(high, greater);
+  return y;
+}
 
 Var gelu(const Var& x, Activation form) {
   const Tensor values = floating_operand("gelu", "x", x);

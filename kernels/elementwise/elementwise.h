@@ -33,10 +33,13 @@ enum class UnaryOp : uint8_t {
   acos,
   atan,
   sinh,
-  cosh
+  cosh,
+  clamp,
+  elu,
+  leaky_relu
 };
-/// The number of values of UnaryOp, of which cosh is the last.
-constexpr size_t unary_op_count = static_cast<size_t>(UnaryOp::cosh) + 1;
+/// The number of values of UnaryOp, of which leaky_relu is the last.
+constexpr size_t unary_op_count = static_cast<size_t>(UnaryOp::leaky_relu) + 1;
 
 /// Whether the derivative is computed from the forward result; otherwise it is computed from x.
 constexpr bool reads_result(UnaryOp op) {
@@ -44,19 +47,22 @@ constexpr bool reads_result(UnaryOp op) {
          op == UnaryOp::sigmoid || op == UnaryOp::tan;
 }
 
-/// y = op(x) element by element.
+/// y = op(x) element by element. clamp limits x to [p, q]; elu and leaky_relu multiply by p where
+/// x <= 0: e^x - 1 or x. Other ops have no p and q.
 struct Unary {
   UnaryOp op;
   Tensor x;  ///< f64 | f32 | bf16 | f16
   Tensor y;  ///< out, like x; may be x
+  double p = 0.0, q = 0.0;
 };
 /// dx = dy * op'(x). Of x and the forward result y only the one that reads_result() names is
 /// needed; the other may be absent. The slope of relu and abs at 0 is 0, that of floor, ceil, round
-/// and sign everywhere.
+/// and sign everywhere; that of clamp is 1 from p to q. p and q: see Unary.
 struct UnaryBackward {
   UnaryOp op;
   Tensor x, y, dy;
   Tensor dx;  ///< out; may be dy
+  double p = 0.0, q = 0.0;
 };
 
 enum class BinaryOp : uint8_t {

@@ -27,14 +27,14 @@ void unary(const Unary& args, Workspace, Stream& stream) {
   const UnaryTable& table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
   const auto function = table.forward[static_cast<size_t>(args.op)][index_of(args.x)];
   for_vectors(stream, 1, std::array{args.x, args.y},
-              [&](const auto& at, int64_t n) { function(at[0], at[1], n); });
+              [&](const auto& at, int64_t n) { function(at[0], at[1], n, args.p, args.q); });
 }
 
 void unary_backward(const UnaryBackward& args, Workspace, Stream& stream) {
   const UnaryTable& table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
   const auto function = table.backward[static_cast<size_t>(args.op)][index_of(args.dy)];
   for_vectors(stream, 1, std::array{reads_result(args.op) ? args.y : args.x, args.dy, args.dx},
-              [&](const auto& at, int64_t n) { function(at[0], at[1], at[2], n); });
+              [&](const auto& at, int64_t n) { function(at[0], at[1], at[2], n, args.p, args.q); });
 }
 
 namespace {

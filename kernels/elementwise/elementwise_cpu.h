@@ -25,11 +25,13 @@ struct ElementwiseTable {
 
 ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
 
-/// By op and dtype: f64, f32, bf16, f16. n is a multiple of 16; see for_vectors.
+/// By op and dtype: f64, f32, bf16, f16. n is a multiple of 16; see for_vectors. p and q: see
+/// Unary.
 struct UnaryTable {
-  void (*forward[unary_op_count][4])(const void* x, void* y, int64_t n);
+  void (*forward[unary_op_count][4])(const void* x, void* y, int64_t n, double p, double q);
   /// `v` is y where reads_result(op), else x.
-  void (*backward[unary_op_count][4])(const void* v, const void* dy, void* dx, int64_t n);
+  void (*backward[unary_op_count][4])(const void* v, const void* dy, void* dx, int64_t n, double p,
+                                      double q);
 };
 
 /// Operands of a range of gated_backward; dgate and dup may be operands.

@@ -27,14 +27,14 @@ static_assert(std::size(values) == unary_op_count);
 void unary(const Unary& a, Workspace, Stream& stream) {
   const int64_t n = a.x.numel();
   launch(stream, module("unary", a.x.dtype()), values[static_cast<size_t>(a.op)], {span_groups(n)},
-         a.x.raw(), a.y.raw(), n);
+         a.x.raw(), a.y.raw(), n, static_cast<float>(a.p), static_cast<float>(a.q));
 }
 
 void unary_backward(const UnaryBackward& a, Workspace, Stream& stream) {
   const Tensor& known = reads_result(a.op) ? a.y : a.x;
   const int64_t n = a.dy.numel();
   launch(stream, module("unary", a.dy.dtype()), slopes[static_cast<size_t>(a.op)], {span_groups(n)},
-         known.raw(), a.dy.raw(), a.dx.raw(), n);
+         known.raw(), a.dy.raw(), a.dx.raw(), n, static_cast<float>(a.p), static_cast<float>(a.q));
 }
 
 namespace {

@@ -19,7 +19,7 @@ inline V quotient(V a, V b) {
 #include "zerograd/kernels/elementwise/formulas.inc"
 
 template <UnaryOp op, class V>
-inline V value(V x) {
+inline V value(V x, [[maybe_unused]] V p, [[maybe_unused]] V q) {
 #define ZG_UNARY(name, y, ...) \
   if constexpr (op == UnaryOp::name) return y;
 #include "zerograd/kernels/elementwise/formulas.inc"
@@ -27,7 +27,8 @@ inline V value(V x) {
 
 /// dy times the derivative. `v` is y if reads_result(op), else x.
 template <UnaryOp op, class V>
-inline V gradient([[maybe_unused]] V v, [[maybe_unused]] V dy) {
+inline V gradient([[maybe_unused]] V v, [[maybe_unused]] V dy, [[maybe_unused]] V p,
+                  [[maybe_unused]] V q) {
 #define ZG_UNARY(name, y, dx) \
   if constexpr (op == UnaryOp::name) return dx;
 #include "zerograd/kernels/elementwise/formulas.inc"
@@ -42,19 +43,20 @@ inline V value(V a, V b) {
 }
 
 template <class T, UnaryOp op>
-void forward(const void* from, void* to, int64_t n) {
+void forward(const void* from, void* to, int64_t n, double p, double q) {
   const T* x = static_cast<const T*>(from);
   T* y = static_cast<T*>(to);
-  for_whole_vectors<T>(
-      n, [&](int64_t i, All count) { store(y + i, value<op>(load(x + i, count)), count); });
+  for_whole_vectors<T>(n, [&, p = VecOf<T>(p), q = VecOf<T>(q)](int64_t i, All count) {
+    store(y + i, value<op>(load(x + i, count), p, q), count);
+  });
 }
 
 template <class T, UnaryOp op>
-void backward(const void* saved, const void* dy, void* to, int64_t n) {
+void backward(const void* saved, const void* dy, void* to, int64_t n, double p, double q) {
   const T *v = static_cast<const T*>(saved), *gradients = static_cast<const T*>(dy);
   T* dx = static_cast<T*>(to);
-  for_whole_vectors<T>(n, [&](int64_t i, All count) {
-    store(dx + i, gradient<op>(load(v + i, count), load(gradients + i, count)), count);
+  for_whole_vectors<T>(n, [&, p = VecOf<T>(p), q = VecOf<T>(q)](int64_t i, All count) {
+    store(dx + i, gradient<op>(load(v + i, count), load(gradients + i, count), p, q), count);
   });
 }
 

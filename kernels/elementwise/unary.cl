@@ -6,7 +6,9 @@ typedef float number;
 #include "zerograd/kernels/elementwise/formulas.inc"
 
 #define ZG_UNARY(name, y, dx)                                                                \
-  element_kernel void unary_##name(__global const real* x_of, __global real* y_of, long n) { \
+  element_kernel void unary_##name(__global const real* x_of, __global real* y_of, long n,   \
+                                   float p, float q) {                                       \
+    (void)p, (void)q;                                                                        \
     take_span(n);                                                                            \
     const real8 xs = load_span(x_of + begin, count);                                         \
     real8 ys;                                                                                \
@@ -21,7 +23,8 @@ typedef float number;
 /// dx from dy and v, where v is the result y if reads_result(op), else x.
 #define ZG_UNARY(name, y, dx)                                                                \
   element_kernel void slope_##name(__global const real* known, __global const real* dy_of,   \
-                                   __global real* dx_of, long n) {                           \
+                                   __global real* dx_of, long n, float p, float q) {         \
+    (void)p, (void)q;                                                                        \
     take_span(n);                                                                            \
     const real8 vs = load_span(known + begin, count), dys = load_span(dy_of + begin, count); \
     real8 dxs;                                                                               \

@@ -43,7 +43,7 @@ using number = float;
 #include "zerograd/kernels/elementwise/formulas.inc"
 
 template <UnaryOp op>
-__device__ inline float value(float x) {
+__device__ inline float value(float x, [[maybe_unused]] float p, [[maybe_unused]] float q) {
 #define ZG_UNARY(name, y, ...) \
   if constexpr (op == UnaryOp::name) return y;
 #include "zerograd/kernels/elementwise/formulas.inc"
@@ -51,7 +51,8 @@ __device__ inline float value(float x) {
 
 /// dx = dy * derivative. `v` is y if reads_result(op), else x.
 template <UnaryOp op>
-__device__ inline float gradient(float v, float dy) {
+__device__ inline float gradient(float v, float dy, [[maybe_unused]] float p,
+                                 [[maybe_unused]] float q) {
 #define ZG_UNARY(name, y, dx) \
   if constexpr (op == UnaryOp::name) return dx;
 #include "zerograd/kernels/elementwise/formulas.inc"
@@ -59,13 +60,15 @@ __device__ inline float gradient(float v, float dy) {
 
 template <UnaryOp op, class T>
 struct Value {
-  __device__ T operator()(T x) const { return from_float<T>(value<op>(to_float(x))); }
+  float p, q;
+  __device__ T operator()(T x) const { return from_float<T>(value<op>(to_float(x), p, q)); }
 };
 
 template <UnaryOp op, class T>
 struct Gradient {
+  float p, q;
   __device__ T operator()(T known, T dy) const {
-    return from_float<T>(gradient<op>(to_float(known), to_float(dy)));
+    return from_float<T>(gradient<op>(to_float(known), to_float(dy), p, q));
   }
 };
 
@@ -74,8 +77,8 @@ struct Gradient {
 void unary(const Unary& a, Workspace, Stream& stream) {
   visit_floating(a.x.dtype(), [&]<class T>(T) {
     visit_unary(a.op, [&]<UnaryOp op>() {
-      map("unary", Value<op, T>(), a.x.numel(), stream, a.y.data<T>(),
-          static_cast<const T*>(a.x.data<T>()));
+      map("unary", Value<op, T>{static_cast<float>(a.p), static_cast<float>(a.q)}, a.x.numel(),
+          stream, a.y.data<T>(), static_cast<const T*>(a.x.data<T>()));
     });
   });
 }
@@ -84,8 +87,9 @@ void unary_backward(const UnaryBackward& a, Workspace, Stream& stream) {
   visit_floating(a.dy.dtype(), [&]<class T>(T) {
     visit_unary(a.op, [&]<UnaryOp op>() {
       const Tensor& known = reads_result(op) ? a.y : a.x;
-      map("unary_backward", Gradient<op, T>(), a.dy.numel(), stream, a.dx.data<T>(),
-          static_cast<const T*>(known.data<T>()), static_cast<const T*>(a.dy.data<T>()));
+      map("unary_backward", Gradient<op, T>{static_cast<float>(a.p), static_cast<float>(a.q)},
+          a.dy.numel(), stream, a.dx.data<T>(), static_cast<const T*>(known.data<T>()),
+          static_cast<const T*>(a.dy.data<T>()));
     });
   });
 }

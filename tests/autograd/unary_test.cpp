@@ -17,6 +17,9 @@ struct UnaryOperation {
 };
 
 Var negate(const Var& x) { return neg(x); }
+Var clamp(const Var& x) { return zg::clamp(x, unary_p, unary_q); }
+Var elu(const Var& x) { return zg::elu(x, unary_p); }
+Var leaky_relu(const Var& x) { return zg::leaky_relu(x, unary_p); }
 
 const std::vector<UnaryOperation>& unary_operations() {
   static const std::vector<UnaryOperation> all = [] {
@@ -84,7 +87,7 @@ TEST_CASE("unary ops refuse dtypes that are not floating-point and suggest a cas
   const Var whole(Tensor::zeros({3}, DType::i32, device));
   for (const UnaryOperation& operation : unary_operations()) {
     const std::string name = operation.name;
-    if (!std::set<std::string>{"neg", "abs", "relu", "sign", "square"}.contains(name))
+    if (!std::set<std::string>{"neg", "abs", "relu", "sign", "square", "clamp"}.contains(name))
       CHECK(message_of<DTypeError>([&] { operation.op(whole); }) ==
             name + ": x holds i32; expected f64, f32, bf16 or f16; try cast(x, DType::f32)");
     CHECK_ERROR(ShapeError, name + ": x is absent", operation.op(Var()));

@@ -6,6 +6,8 @@
 
 namespace zg::testing {
 
+/// The numbers of UnaryOp's functions that have some.
+inline constexpr double unary_p = 0.25, unary_q = 1.5;
 /// The functions of UnaryOp, in its order, in double: what a kernel and an op must give.
 struct UnaryFunction {
   double (*value)(double);
@@ -43,6 +45,9 @@ inline const UnaryFunction unary_functions[] = {
     {[](double x) { return std::atan(x); }},
     {[](double x) { return std::sinh(x); }},
     {[](double x) { return std::cosh(x); }},
+    {[](double x) { return std::fmin(std::fmax(x, unary_p), unary_q); }},
+    {[](double x) { return x > 0 ? x : unary_p * std::expm1(x); }},
+    {[](double x) { return x > 0 ? x : unary_p * x; }},
 };
 static_assert(std::size(unary_functions) == unary_op_count);
 

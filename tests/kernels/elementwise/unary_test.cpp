@@ -13,7 +13,7 @@ namespace {
 
 Tensor run_unary(UnaryOp op, const Tensor& x) {
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
-  kernels::unary({.op = op, .x = x, .y = y}, x.device().compute());
+  kernels::unary({.op = op, .x = x, .y = y, .p = unary_p, .q = unary_q}, x.device().compute());
   return y;
 }
 
@@ -33,7 +33,9 @@ TEST_CASE("the plain unary ops and their gradients are those of the C library, i
                              .x = reads_result(op) ? Tensor() : x,
                              .y = reads_result(op) ? y : Tensor(),
                              .dy = dy,
-                             .dx = dx},
+                             .dx = dx,
+                             .p = unary_p,
+                             .q = unary_q},
                             plain.compute());
     const std::vector<double> xs = x.to_doubles(), dys = dy.to_doubles();
     std::vector<double> values, slopes;
@@ -168,7 +170,16 @@ TEST_CASE("integers, signs and functions with poles have PyTorch's values at the
       {UnaryOp::acos, {-1, 1, -1.5}, {2 * half_pi, 0, nan}, {-inf, -inf, nan}},
       {UnaryOp::atan, {-inf, -0.0, 1e-30, inf}, {-half_pi, -0.0, 1e-30, half_pi}, {0, 1, 1, 0}},
       {UnaryOp::sinh, {-inf, -0.0, 89, 90}, {-inf, -0.0, std::sinh(89), inf}, {}},
-      {UnaryOp::cosh, {-inf, -0.0, 89, 90}, {inf, 1, std::cosh(89), inf}, {}}};
+      {UnaryOp::cosh, {-inf, -0.0, 89, 90}, {inf, 1, std::cosh(89), inf}, {}},
+      {UnaryOp::clamp,
+       {-inf, 0.125, 0.25, 1, 1.5, 2, inf, nan},
+       {0.25, 0.25, 0.25, 1, 1.5, 1.5, 1.5, nan},
+       {0, 0, 1, 1, 1, 0, 0, 0}},
+      {UnaryOp::elu, {-inf, -0.0, 200, inf}, {-0.25, -0.0, 200, inf}, {0, 0.25, 1, 1}},
+      {UnaryOp::leaky_relu,
+       {-inf, -4, -0.0, 4, inf},
+       {-inf, -1, -0.0, 4, inf},
+       {0.25, 0.25, 0.25, 1, 1}}};
   for (const Device& device : devices_at_every_level())
     for (const Edges& edge : edges) {
       INFO("op ", static_cast<int>(edge.op), " ", level_of(device));
@@ -185,7 +196,7 @@ TEST_CASE("integers, signs and functions with poles have PyTorch's values at the
       const Tensor y = run_unary(edge.op, x), dx = Tensor::empty({n}, DType::f32, device);
       check(y, edge.y);
       const Tensor dy = Tensor::full({n}, 1.0, DType::f32, device);
-      kernels::unary_backward({edge.op, x, y, dy, dx}, device.compute());
+      kernels::unary_backward({edge.op, x, y, dy, dx, unary_p, unary_q}, device.compute());
       check(dx, edge.slope);
     }
 }
