@@ -27,9 +27,9 @@
 // Dtypes: f64, f32, bf16 and f16 (HPU: f32 and bf16; CUDA: not f64). Ops that move or choose
 // elements, where and masked_fill take any dtype. i32 and i64 also have add, sub, mul, div,
 // remainder, neg, abs, sign, square, relu, maximum, minimum, clamp, comparisons, sum, prod, max,
-// min, argmax, argmin, sort, topk, dot, outer, cumsum, cumprod, cummax, cummin, scan, index_add and
-// scatter_add; numbers keep their dtype and wrap around. bool has logic, comparisons, argsort,
-// and sum and cumsum, which count in i64.
+// min, argmax, argmin, sort, topk, dot, outer, cumsum, cumprod, cummax, cummin, scan, index_add,
+// index_max and scatter_add; numbers keep their dtype and wrap around. bool has logic, comparisons,
+// argsort, and sum and cumsum, which count in i64.
 namespace zg {
 
 class Communicator;
@@ -448,6 +448,10 @@ ZG_API Var kl_divergence(const Var& log_p, const Var& target, Reduction reductio
                          bool log_target = false);
 /// Squared differences; target has the shape and dtype of x.
 ZG_API Var mse(const Var& x, const Var& target, Reduction reduction = Reduction::mean);
+/// d^2 / 2 for sizes d of differences up to delta, then delta (d - delta / 2). torch's
+/// smooth_l1_loss is this divided by its beta = delta. ConfigError unless delta is above 0.
+ZG_API Var huber(const Var& x, const Var& target, double delta = 1.0,
+                 Reduction reduction = Reduction::mean);
 
 // --- operators: the functions above by their signs ---
 // A comparison returns a bool tensor. `if (a < b)` does not test its elements: a Var in a condition

@@ -94,6 +94,10 @@ ZG_API Var take(const Var& x, const Tensor& index);
 /// y = x, then y[..., index[j], ...] += source[..., j, ...] along an axis, in rising j; index [n]
 /// i32 | i64, source of x's shape with n elements along the axis.
 ZG_API Var index_add(const Var& x, int axis, const Tensor& index, const Var& source);
+/// The same with the largest of them in place of the sum: index_reduce_ with "amax" of torch. The
+/// gradient of equal ones is divided among them. A sort and log2(n) passes over `source`. With a
+/// base of -infinity and a detached source it is what a softmax over groups subtracts.
+ZG_API Var index_max(const Var& x, int axis, const Tensor& index, const Var& source);
 /// The indices of the elements that are not 0, [count, rank] i64, in row-major order. The host
 /// waits for x. Its shape depends on values: Unsupported on a meta device, as the next one.
 ZG_API Tensor nonzero(const Var& x);

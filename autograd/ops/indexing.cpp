@@ -261,4 +261,33 @@ Var index_add(const Var& x, int axis, const Tensor& index, const Var& source) {
       });
 }
 
+Var index_max(const Var& x, int axis, const Tensor& index, const Var& source) {
+  const char* op = "index_max";
+  const Shape shape = number_operand(op, "x", x).shape();
+  check_places(op, index);
+  check_alike(op, "x", x.value(), "source", operand(op, "source", source));
+  axis = axis_of(op, shape, axis);
+  const int64_t count = index.numel(), extent = shape[axis];
+  if (const Shape wanted = shape.with(axis, count); source.shape() != wanted)
+    refuse_shape(op, "source", source.shape(), wanted.str());
+  if (count == 0) return x;
+  // In the order of their places: the largest of an element and those before it with its place.
+  const Tensor order = argsort(index), ones = Tensor::full({count}, 1, DType::i64, x.device());
+  const Var places = index_select(index, 0, order), rows = index_select(source, axis, order);
+  std::vector<int64_t> line(static_cast<size_t>(shape.rank()), 1);
+  line[static_cast<size_t>(axis)] = count;
+  const Var largest = scan({reshape(places, Shape(line)), rows}, axis, [](auto a, auto b) {
+    const Var both = maximum(a[1], b[1]), same = equal(a[0], b[0]);
+    return std::vector<Var>{b[0], where(same, both, b[1])};
+  })[1];
+  // The last element of each place, if it has one.
+  const Var none = Tensor::zeros({extent}, DType::i64, x.device());
+  const Var counts = named(op, [&] { return index_add(none, 0, index, ones); });
+  const Var last = maximum(sub(cumsum(counts, 0), 1), 0);
+  line[static_cast<size_t>(axis)] = extent;
+  const Var exists = reshape(greater(counts, 0), Shape(line));
+  const Var found = index_select(largest, axis, last.value());
+  return where(exists, maximum(x, found), x);
+}
+
 }  // namespace zg

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -71,6 +72,38 @@ TEST_CASE("gather and scatter_add with an index smaller than the input pass grad
   const Tensor none = indices({}, {0, 7});
   check_gradient([&](Tape&, Vars in) { return scatter_add(in[0], 1, none, in[1]); },
                  {doubles({2, 3}, 1), doubles({2, 2}, 2)});
+}
+
+TEST_CASE("index_max is the largest element of each place, and of x there") {
+  const std::vector<int64_t> places{4, 0, 4, 2, 4, 0, 2};
+  const auto count = static_cast<int64_t>(places.size());
+  const Tensor index = indices(places, {count});
+  for (const int axis : {0, 1, -1}) {
+    const Shape shape = Shape{2, 3, 2}.with(axis, 5);
+    for (const double low : {-HUGE_VAL, -0.5}) {
+      const Tensor x =
+          low < -1 ? Tensor::full(shape, low, DType::f64, shared_device()) : doubles(shape, 1);
+      const Tensor source = doubles(shape.with(axis, count), 2);
+      std::vector<Var> rows = split(Var(x), std::vector<int64_t>(5, 1), axis);
+      for (int64_t j = 0; j < count; ++j) {
+        Var& row = rows[static_cast<size_t>(places[static_cast<size_t>(j)])];
+        row = maximum(row, slice(Var(source), axis, j, j + 1));
+      }
+      CHECK(values_of(index_max(Var(x), axis, index, Var(source))) ==
+            values_of(concat(rows, axis)));
+    }
+    check_gradient([&](Tape&, Vars in) { return index_max(in[0], axis, index, in[1]); },
+                   {doubles(shape, 3), doubles(shape.with(axis, count), 4)});
+  }
+  const Var whole = index_max(Var(indices({1, 9}, {2})), 0, indices({1, 1, 0}, {3}),
+                              Var(indices({3, 11, -2}, {3})));
+  CHECK(whole.value().to_host<int64_t>() == std::vector<int64_t>{1, 11});
+  const Var x(doubles({3, 2}, 1));
+  CHECK(values_of(index_max(x, 0, indices({}, {0}), Var(doubles({0, 2}, 1)))) == values_of(x));
+  CHECK_ERROR(ShapeError, "index_max: source has shape [2, 2]; expected [1, 2]",
+              index_max(x, 0, indices({1}, {1}), Var(doubles({2, 2}, 1))));
+  CHECK_ERROR(ShapeError, "index_max: index holds 3 at element 0; expected 0 to 2",
+              index_max(x, 0, indices({3}, {1}), Var(doubles({1, 2}, 1))));
 }
 
 TEST_CASE("gather and scatter_add refuse an index tensor whose shape is too large") {

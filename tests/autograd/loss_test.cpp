@@ -170,6 +170,28 @@ TEST_CASE("a loss of bf16 logits is f32, and is NaN when all targets are ignored
   CHECK(tape.gradient(logits).to_doubles()[1] == doctest::Approx((0.25 - 1) / 2));
 }
 
+TEST_CASE("huber is quadratic up to delta and linear from there") {
+  const Tensor x = doubles({3, 4}, 1), target = doubles({3, 4}, 2);
+  for (const double delta : {0.05, 0.4, 10.0}) {
+    const std::vector<double> a = x.to_doubles(), b = target.to_doubles();
+    std::vector<double> expected;
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double d = std::abs(a[i] - b[i]);
+      expected.push_back(d <= delta ? d * d / 2 : delta * (d - delta / 2));
+    }
+    const Var losses = huber(Var(x), Var(target), delta, Reduction::none);
+    CHECK(excess(losses.value(), expected, 1e-15) < 1.0);
+    check_gradient([&](Tape&, Vars in) { return huber(in[0], in[1], delta); }, {x, target});
+  }
+  const Var wide(cast(Var(x), DType::bf16).value());
+  CHECK(huber(wide, wide).dtype() == DType::f32);
+  CHECK(huber(wide, wide).value().item() == 0.0);
+  for (const double delta : {0.0, -1.0, static_cast<double>(NAN)})
+    CHECK_ERROR(ConfigError, "expected a number above 0", huber(Var(x), Var(target), delta));
+  CHECK_ERROR(ShapeError, "huber: target has shape [4]; expected [3, 4]",
+              huber(Var(x), Var(doubles({4}, 1))));
+}
+
 TEST_CASE("mse is the mean of squared differences") {
   const Tensor x = doubles({3, 5}, 1), target = doubles({3, 5}, 2);
   double expected = 0;

@@ -46,10 +46,12 @@ Bytes bytes_of_a_pass(const Device& device) {
         return {a[0] * b[0], carried + b[1]};
       })[1];
   const Var ordered = mul(cumsum(sort(scores, 1).values, 2), cummax(decay, 1).values);
+  const Tensor places = Tensor::full({3}, 1, DType::i64, device);
+  const Var groups = index_max(scores, 1, places, slice(scores, 1, 4, 7));
   const Var written = slice_scatter(scores, slice(ordered, {{}, {.step = 2}}), {{}, {.step = -2}});
-  const Var extra =
-      add(sum(max(where(greater(scores, mul(scores, 0.5)), scores, neg(scores)), {1})),
-          add(mean(gather(logits, -1, flat_index)), mean(gather(moved, 1, corner))));
+  const Var extra = add(
+      sum(max(where(greater(scores, mul(scores, 0.5)), scores, neg(scores)), {1})),
+      add(mean(gather(logits, -1, flat_index)), add(mean(gather(moved, 1, corner)), mean(groups))));
   const Var rest = cast(add(add(extra, total), mean(written)), DType::f32);
   const Var loss = add(cross_entropy(logits, ids), rest);
   tape.backward(add(loss, projection_cross_entropy(sums.normed, table, ids)));

@@ -157,7 +157,7 @@ const std::map<std::string, Call>& calls() {
       ZG_WITH(cross_entropy, in[1].value(), CrossEntropyOptions{a[1], a[2], reduction(a[0])})
       ZG_WITH(binary_cross_entropy, in[1], reduction(a[0]))
       ZG_WITH(kl_divergence, in[1], reduction(a[0]), a[1])
-      ZG_WITH(mse, in[1], reduction(a[0]))
+      ZG_WITH(mse, in[1], reduction(a[0])) ZG_WITH(huber, in[1], a[0], reduction(a[1]))
       ZG_WITH(attention, in[1], in[2], AttentionOptions{.causal = a[0], .scale = a[1]})
       // clang-format on
   };

@@ -291,6 +291,11 @@ def rms_norm(x, normalized, weight=None, eps=None):
     return [x, weight], [torch.finfo(x.dtype).eps if eps is None else eps]
 
 
+def huber(x, y, reduction="mean", delta=1.0):
+    need(reduction in REDUCTIONS, "a reduction of another name")
+    return [x, y], [delta, REDUCTIONS.index(reduction)]
+
+
 def embedding(weight, index, **kwargs):
     plain(kwargs)
     return [weight, index], []
@@ -353,4 +358,5 @@ ADAPTERS = {
     **dict.fromkeys(("max_pool1d", "max_pool2d"), max_pool), "group_norm": group_norm,
     "multinomial": lambda x, num_samples, replacement=False, **kwargs: (plain(kwargs), ([x], [num_samples, replacement]))[1],
     "mse": lambda x, y, reduction="mean": ([x, y], [REDUCTIONS.index(reduction)]),
+    "huber": huber,
 }
