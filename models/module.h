@@ -60,7 +60,8 @@ class Module;
 struct ZG_API Pass {
   float dropout = 0.0f;  ///< a probability, 0 outside training
   ForwardPosition place = {};
-  /// [positions, R] of rope_table(). Absent: each attention layer with rope makes its own.
+  /// [positions, R] of rope_table(); in a pass with a cache the rows of the pass's own tokens
+  /// suffice. Absent: each attention layer with rope makes its own.
   Tensor rope_table = {};
   Tensor local_rope_table = {};  ///< the same of layers with AttentionConfig::is_local
   Tensor alibi_slopes = {};      ///< [heads of this rank], as alibi_slopes_of() makes them

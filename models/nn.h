@@ -263,8 +263,8 @@ class ZG_API Attention : public Module {
   /// Cross-attention. ConfigError if the layer is causal, fused or has rotary positions. Without a
   /// cache x has as many rows as the memory.
   Var operator()(const Var& x, const Memory& memory) const;
-  /// The table for Pass::rope_table, for positions 0 to `positions` - 1; absent without rope.
-  Tensor rope_table(int64_t positions, DType dtype, const Device& device) const;
+  /// The table for Pass::rope_table, for positions `first` to `positions` - 1; absent without rope.
+  Tensor rope_table(int64_t positions, DType dtype, const Device& device, int64_t first = 0) const;
   const AttentionConfig& config() const { return config_; }
 
  private:

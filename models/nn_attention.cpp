@@ -267,16 +267,19 @@ Attention::Attention(Module* parent, const std::string& name, const AttentionCon
   drop_ = Dropout(this, site_of(site, ".resid_dropout"));
 }
 
-Tensor Attention::rope_table(int64_t positions, DType dtype, const Device& device) const {
+Tensor Attention::rope_table(int64_t positions, DType dtype, const Device& device,
+                             int64_t first) const {
   if (!config_.rope) return {};
-  return zg::rope_table(*config_.rope, rotated_of(config_), positions, accumulator(dtype), device);
+  return zg::rope_table(*config_.rope, rotated_of(config_), positions, accumulator(dtype), device,
+                        first);
 }
 
 /// Applies the rotary position embedding to queries or keys [B, T, heads * D].
 Var Attention::turned(const Call& call, const Var& x, int64_t heads) const {
-  const int64_t first = call.pass.cache ? call.pass.cache->length() : 0, T = x.shape()[1];
+  const int64_t length = call.pass.cache ? call.pass.cache->length() : 0, T = x.shape()[1];
   const Tensor& shared = config_.is_local ? call.pass.local_rope_table : call.pass.rope_table;
-  const Tensor table = shared ? shared : rope_table(first + T, x.dtype(), x.device());
+  const Tensor table = shared ? shared : rope_table(length + T, x.dtype(), x.device());
+  const int64_t first = table.extent(0) == T ? 0 : length;  // of the pass's own tokens, or of all
   return call.pass.positions ? rope(x, heads, table, call.pass.positions)
                              : rope(x, heads, table, first);
 }

@@ -22,28 +22,31 @@ double scale_of(const RopeOptions& o) {
 }
 
 template <class T>
-Tensor table_of(const RopeOptions& options, int64_t R, int64_t positions, const Device& device) {
+Tensor table_of(const RopeOptions& options, int64_t R, int64_t positions, const Device& device,
+                int64_t first) {
   const std::vector<float> frequencies = rope_frequencies(options, R, positions);
   const T scale = static_cast<T>(scale_of(options));
-  std::vector<T> table(static_cast<size_t>(positions * R));
+  std::vector<T> table(static_cast<size_t>((positions - first) * R));
   T* row = table.data();
-  for (int64_t p = 0; p < positions; ++p, row += R)
+  for (int64_t p = first; p < positions; ++p, row += R)
     for (int64_t i = 0; i < R / 2; ++i) {
       const float angle = static_cast<float>(p) * frequencies[static_cast<size_t>(i)];
       row[i] = static_cast<T>(portable::cos(static_cast<double>(angle))) * scale;
       row[R / 2 + i] = static_cast<T>(portable::sin(static_cast<double>(angle))) * scale;
     }
-  return Tensor::from(table, {positions, R}, device);
+  return Tensor::from(table, {positions - first, R}, device);
 }
 
 }  // namespace
 
 Tensor rope_table(const RopeOptions& options, int64_t R, int64_t positions, DType dtype,
-                  const Device& device) {
+                  const Device& device, int64_t first) {
   if (positions < 1)
     raise<ShapeError>("rope_table: positions is {}; expected 1 or more", positions);
-  if (dtype == DType::f64) return table_of<double>(options, R, positions, device);
-  if (dtype == DType::f32) return table_of<float>(options, R, positions, device);
+  if (first < 0 || first >= positions)
+    raise<ShapeError>("rope_table: first is {}; expected 0 to {}", first, positions - 1);
+  if (dtype == DType::f64) return table_of<double>(options, R, positions, device, first);
+  if (dtype == DType::f32) return table_of<float>(options, R, positions, device, first);
   raise<DTypeError>("rope_table: the dtype is {}; expected f32 or f64", dtype);
 }
 

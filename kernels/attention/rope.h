@@ -46,9 +46,10 @@ ZG_API std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R
                                            int64_t positions = 0);
 /// The table of Rope: [positions, R], f32 | f64. Row p has the cosines of the R / 2 angles p *
 /// frequency, then their sines. The angles are rounded to f32, as in transformers. f32 cosines and
-/// sines are the nearest to them; PyTorch's differ by at most 1 ulp.
+/// sines are the nearest to them; PyTorch's differ by at most 1 ulp. With `first` above 0 the table
+/// has the rows from that one on.
 ZG_API Tensor rope_table(const RopeOptions& options, int64_t R, int64_t positions, DType dtype,
-                         const Device& device);
+                         const Device& device, int64_t first = 0);
 
 /// Turns the first R elements of each head by the angles of its token's position, in the layout of
 /// Hugging Face's transformers: elements i and i + R / 2 form the pair of frequency i. The other

@@ -1,6 +1,7 @@
 #include "zerograd/models/gpt/generate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include "zerograd/models/gpt/gpt_layers.h"
 #include "zerograd/runtime/portable_math.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/visit_type.h"
 
 namespace zg::models {
 
@@ -44,13 +46,23 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
 namespace {
 
 int32_t most_likely(std::span<const float> logits) {
-  const auto largest = std::ranges::max_element(logits);
-  const bool has_nan = std::ranges::any_of(logits, [](float l) { return l != l; });
-  if (logits.empty() || has_nan || !std::isfinite(*largest))
+  // Sixteen maxima, which compilers compute with vectors. A comparison with NaN is false.
+  constexpr size_t lanes = 16;
+  std::array<float, lanes> maxima;
+  std::array<int32_t, lanes> nans = {};
+  maxima.fill(-std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < logits.size(); i += lanes)
+    for (size_t j = 0, n = std::min(lanes, logits.size() - i); j < n; ++j) {
+      const float l = logits[i + j];
+      maxima[j] = l > maxima[j] ? l : maxima[j];
+      nans[j] |= l != l;
+    }
+  const float largest = std::ranges::max(maxima);
+  if (std::ranges::max(nans) != 0 || !std::isfinite(largest))
     throw ConfigError(
         "sample_token: expected logits with a finite maximum, got NaN, an infinity "
         "or none; the model's weights are not usable");
-  return static_cast<int32_t>(largest - logits.begin());
+  return static_cast<int32_t>(std::ranges::find(logits, largest) - logits.begin());
 }
 
 /// How many of the largest weights have a sum of at least `top_p` times the total. `weights` must
@@ -90,8 +102,11 @@ int32_t draw_token(const Tensor& logits, int64_t row, const std::vector<int32_t>
                    const SamplingOptions& options, uint64_t index) {
   if (logits.device().type() == Device::Type::meta) return 0;
   const int64_t V = logits.extent(1);
-  const std::vector<double> wide = logits.flat(row * V, V).to_doubles();
-  std::vector<float> values(wide.begin(), wide.end());
+  std::vector<float> values(static_cast<size_t>(V));
+  visit_type(logits.dtype(), [&]<class T>() {
+    std::ranges::transform(logits.flat(row * V, V).to_host<T>(), values.begin(),
+                           [](T value) { return static_cast<float>(value); });
+  });
   if (options.process) options.process(values, tokens);
   return sample_token(values, options, static_cast<uint64_t>(row) << 32 | index);
 }

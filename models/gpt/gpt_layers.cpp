@@ -12,10 +12,11 @@ nn::Pass with_tables(nn::Pass pass, const GPTLayers& layers, const Var& x, int64
   if (layers.blocks.empty()) return pass;
   if (layers.config.position == Position::alibi)
     pass.alibi_slopes = nn::alibi_slopes_of(layers.config.heads, layers.parallel(), x);
+  const int64_t first = pass.cache && !pass.positions ? pass.cache->length() : 0;
   for (const Block& block : layers.blocks) {
     const nn::Attention& attention = block.attention;
     Tensor& table = attention.config().is_local ? pass.local_rope_table : pass.rope_table;
-    if (!table) table = attention.rope_table(positions, x.dtype(), x.device());
+    if (!table) table = attention.rope_table(positions, x.dtype(), x.device(), first);
   }
   return pass;
 }

@@ -45,7 +45,7 @@ struct GPTLayers : nn::Module {
 };
 
 /// The pass with the tables that its blocks share: ALiBi slopes, rotary positions. `positions`
-/// counts the positions from 0 on; x is the input of a block.
+/// counts the positions from 0 on, with those of the pass's cache; x is the input of a block.
 nn::Pass with_tables(nn::Pass pass, const GPTLayers& layers, const Var& x, int64_t positions);
 
 Var embed(const Tape& tape, const GPTLayers& layers, const Tensor& ids, int64_t first_position);

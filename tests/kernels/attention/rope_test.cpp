@@ -172,7 +172,11 @@ TEST_CASE("longrope has factors for texts of the first training's length, others
     CHECK(table[0] == 0x1.4a7e9cp+0f);  // of position 0; that of position 1 shows the frequency
     const float angle = positions == 8 ? within[2] : beyond[2];
     CHECK(table[6 + 5] == static_cast<float>(std::sin(double{angle})) * 0x1.4a7e9cp+0f);
+    const Tensor end = rope_table(options, 6, positions, DType::f32, Device::cpu(), 7);
+    CHECK(end.to_host<float>() == std::vector<float>(table.begin() + 7 * 6, table.end()));
   }
+  CHECK_THROWS_WITH_AS(rope_table(options, 6, 8, DType::f32, Device::cpu(), 8),
+                       "rope_table: first is 8; expected 0 to 7", ShapeError);
   CHECK_THROWS_WITH_AS(rope_frequencies(options, 8, 9),
                        "rope: long_factors: expected 4 numbers, one for each pair of the 8 rotated "
                        "elements of a head, got 3",

@@ -43,6 +43,13 @@ TEST_CASE("temperature 0 takes the first of the largest logits") {
   const std::vector<float> logits{1.0f, 4.0f, -infinity, 4.0f, 2.0f};
   for (uint64_t draw = 0; draw < 20; ++draw)
     CHECK(sample_token(logits, {.temperature = 0.0}, draw) == 1);
+  for (int32_t largest = 0; largest < 40; ++largest) {
+    std::vector<float> many(40, -2.0f);
+    many[static_cast<size_t>(largest)] = many[39] = -1.0f;
+    CHECK(sample_token(many, {.temperature = 0.0}, 0) == largest);
+    many[static_cast<size_t>(largest)] = std::nanf("");
+    CHECK_THROWS_AS(sample_token(many, {.temperature = 0.0}, 0), ConfigError);
+  }
   CHECK(drawn(logits, {.top_k = 1}) == std::set<int32_t>{1});
   CHECK(drawn(logits, {.temperature = 1e-300}) == std::set<int32_t>{1, 3});
 }
