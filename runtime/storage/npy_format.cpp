@@ -293,7 +293,7 @@ std::string zip_directory(const std::vector<ZipEntry>& entries, int64_t at) {
                        entry.data_begin - int64_t{local_bytes} - std::ssize(entry.name) - 20});
   }
   const int64_t bytes = std::ssize(text), end = at + bytes;
-  // numpy knows an empty archive by its first bytes, those of the plain end record.
+  // numpy recognises an empty archive by its first bytes, those of the plain end record.
   if (entries.empty()) {
     append_number(text, end_mark);
     return text.append(18, '\0');

@@ -60,7 +60,7 @@ std::string exactly(const std::string& text) {
 struct Folder {
   fs::path path;
   Folder() {
-    // mkdtemp wants six X at the end, and puts letters in their place.
+    // mkdtemp replaces the six X at the end.
     std::string name = (fs::temp_directory_path() / "zerograd-").native() + std::string(6, 'X');
     if (!mkdtemp(name.data())) throw FileError(name + ": cannot be created");
     path = name;

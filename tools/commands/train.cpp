@@ -152,7 +152,7 @@ namespace {
   // Without a memory limit there is no setting that would fit better.
   if (limits.memory_limit == 0 && limits.host_limit == 0) throw;
   const SmallestSetting smallest = smallest_fitting(run);
-  // The plan knows better than the allocation what to try.
+  // The advice of the plan replaces that of the allocation.
   std::string what = error.what();
   if (const size_t advice = what.find("; try "); advice != std::string::npos)
     what.erase(advice, std::min(what.find('\n', advice), what.size()) - advice);
