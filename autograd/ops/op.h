@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "zerograd/autograd/tape.h"
+#include "zerograd/runtime/error.h"
 
 // Shared by ops. Operands are checked before any work; messages name the op and the operand.
 namespace zg {
