@@ -7,6 +7,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/pending.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {
