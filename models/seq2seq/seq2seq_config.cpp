@@ -1,5 +1,7 @@
 #include "zerograd/models/seq2seq/seq2seq_config.h"
 
+#include <cmath>
+
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -94,6 +96,8 @@ void validate(const Seq2SeqConfig& config) {
   probability("dropout", config.dropout);
   probability("attention_dropout", config.attention_dropout);
   probability("activation_dropout", config.activation_dropout);
+  require(std::isfinite(config.stddev) && config.stddev >= 0.0f, "stddev", "a number from 0",
+          std::to_string(config.stddev));
   const auto token = [&](const char* field, int32_t id) {
     require(id >= 0 && id < config.vocabulary, field,
             fmt::format("an id from 0 to {}", config.vocabulary - 1), std::to_string(id));

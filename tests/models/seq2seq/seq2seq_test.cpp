@@ -293,6 +293,8 @@ TEST_CASE("presets have the published sizes, and invalid ones are refused by fie
                  "tokens.pad: expected an id from 0 to 10, got 11"));
   CHECK(
       contains(refused([](auto& c) { c.dropout = 1.0f; }), "dropout: expected a number in [0, 1)"));
+  CHECK(
+      contains(refused([](auto& c) { c.stddev = INFINITY; }), "stddev: expected a number from 0"));
   CHECK(contains(refused([](auto& c) { c.mlp = nn::MlpKind::gated_silu; }),
                  "mlp: expected gelu_erf or gelu_tanh, got gated_silu"));
   CHECK(contains(refused([](auto& c) { c.positions = 0; }),
