@@ -71,8 +71,8 @@ ZG_API Var where(const Var& condition, double a, const Var& b);
 /// broadcasts.
 ZG_API Var masked_fill(const Var& x, const Var& mask, double value);
 /// x limited to low .. high, which are rounded to x's dtype; an infinite one limits no integer. The
-/// gradient is 0 for elements beyond a limit and 1 for others: those equal to a limit, and NaN,
-/// which stays. Throws ConfigError if low > high.
+/// gradient is 0 for elements beyond a limit and for NaN, which stays, and 1 for others, also those
+/// equal to a limit. Throws ConfigError if low > high.
 ZG_API Var clamp(const Var& x, double low, double high);
 
 // --- comparisons with broadcasting: constants of dtype bool; of bools, false is less than true ---

@@ -82,6 +82,20 @@ TEST_CASE("gradients by other ops are those of backward at 0, at ties and for Na
   }
 }
 
+TEST_CASE("the slope of clamp is 1 at a limit that its dtype rounds") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const double limit : {0.1, 0.3, 1.0 / 3, -0.1, -0.3, -1.0 / 3}) {
+      INFO(name_of(dtype), " ", limit);
+      for (const auto& [low, high] : {std::pair{limit, 2.0}, {-2.0, limit}, {limit, limit}}) {
+        Tape tape(shared_device());
+        const Var x = tape.variable(Tensor::full({}, limit, dtype, shared_device()));
+        const Var y = zg::clamp(x, low, high);
+        CHECK(values_of(y) == values_of(x));
+        CHECK(grad(y, x).value().item() == 1.0);
+      }
+    }
+}
+
 TEST_CASE("unary ops refuse dtypes that are not floating-point and suggest a cast") {
   const Device device = Device::cpu();
   const Var whole(Tensor::zeros({3}, DType::i32, device));

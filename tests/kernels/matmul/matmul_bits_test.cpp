@@ -37,20 +37,24 @@ float flushed(long double x) {
   return std::fabs(x) < tie ? std::copysign(0.0f, static_cast<float>(x)) : static_cast<float>(x);
 }
 
-/// As the instruction vdpbf16ps: the odd element of a pair, then the even one.
-float pair_product(const bf16* a, const bf16* b, int64_t K) {
+/// As the instruction vdpbf16ps: the odd element of a pair, then the even one. Products of up to 8
+/// rows by a transposed b have a sum in each of 16 lanes, then halves of the lanes are added.
+float pair_product(const bf16* a, const bf16* b, int64_t K, bool has_lanes = false) {
   const auto operand = [](bf16 x) {
     const float value = static_cast<float>(x);
     return std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value;
   };
-  float sum = 0.0f;
+  float sums[16] = {};
   for (int64_t k = 0; k < K; k += 2)
     for (const int64_t i : {k + 1, k}) {
+      float& sum = sums[has_lanes ? k / 2 % 16 : 0];
       const long double product =
           i < K ? static_cast<long double>(operand(a[i])) * operand(b[i]) : 0.0L;
       sum = flushed(product + sum);
     }
-  return sum;
+  for (int width = has_lanes ? 8 : 0; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) sums[i] += sums[i + width];
+  return has_lanes ? sums[0] + 0.0f : sums[0];
 }
 
 /// NaN has one pattern here: which operand's payload remains depends on the instruction.
@@ -67,16 +71,17 @@ std::vector<uint32_t> bits_of(const Tensor& tensor) {
 TEST_CASE(
     "products of bf16 add pairs as vdpbf16ps does, without subnormal numbers, at every level") {
   for (const int lowest : {-66, -130, -4})
-    for (const int64_t K : {1, 7, 64, 511}) {
-      const int64_t M = 9, N = 37;
+    for (const auto& [M, K] :
+         {std::pair{9, 1}, {9, 7}, {9, 64}, {9, 511}, {1, 7}, {2, 511}, {3, 70}}) {
+      const int64_t N = 37;
       const std::vector<bf16> a = small_values(M * K, lowest, 1);
       const std::vector<bf16> b = small_values(N * K, std::max(lowest, -66), 2);
       std::vector<uint32_t> expected;
       int64_t zeros = 0;
       for (int64_t i = 0; i < M; ++i)
         for (int64_t j = 0; j < N; ++j) {
-          const float sum =
-              pair_product(&a[static_cast<size_t>(i * K)], &b[static_cast<size_t>(j * K)], K);
+          const float sum = pair_product(&a[static_cast<size_t>(i * K)],
+                                         &b[static_cast<size_t>(j * K)], K, M < 9);
           expected.push_back(std::bit_cast<uint32_t>(sum));
           zeros += sum == 0.0f;
         }
@@ -91,6 +96,7 @@ TEST_CASE(
                          .transpose_b = true},
                         device.compute());
         CAPTURE(name_of(device.traits().isa));
+        CAPTURE(M);
         CAPTURE(K);
         CAPTURE(lowest);
         CAPTURE(zeros);
@@ -101,10 +107,12 @@ TEST_CASE(
 
 TEST_CASE(
     "products of bf16 with infinities, NaN and subnormals have the bits of pairs in any shape") {
-  for (uint32_t round = 0; round < 16; ++round) {
+  for (uint32_t round = 0; round < 24; ++round) {
     const Philox::Block draw = Philox::block({round, 1, 0, 0}, 7);
-    const int64_t M = 9 + draw[0] % 60, N = 1 + draw[1] % 90, K = 1 + draw[2] % 512;
-    const bool transpose_a = draw[3] & 1, transpose_b = draw[3] & 2;
+    const bool few = round % 2;  // rows of a
+    const int64_t M = few ? 1 + draw[0] % 8 : 9 + draw[0] % 60;
+    const int64_t N = 1 + draw[1] % 90, K = 1 + draw[2] % 512;
+    const bool transpose_a = !few && draw[3] & 1, transpose_b = few || draw[3] & 2;
     const int exponents[] = {-66, -130, -4, 60};
     std::vector<bf16> a = small_values(M * K, exponents[draw[3] / 4 % 4], round);
     std::vector<bf16> b = small_values(N * K, exponents[draw[3] / 16 % 4], round + 100);
@@ -127,7 +135,7 @@ TEST_CASE(
     for (int64_t i = 0; i < M; ++i)
       for (int64_t j = 0; j < N; ++j)
         products.push_back(
-            pair_product(&a[static_cast<size_t>(i * K)], &b[static_cast<size_t>(j * K)], K));
+            pair_product(&a[static_cast<size_t>(i * K)], &b[static_cast<size_t>(j * K)], K, few));
     for (const Device& device : portable_devices()) {
       const Tensor c = Tensor::zeros({M, N}, DType::f32, device);
       kernels::matmul({.a = Tensor::from(stored_a, {M * K}, device),

@@ -143,14 +143,20 @@ TEST_CASE("strided_copy permutes, slices, concatenates, repeats and flips any ty
                  {21}, {5 * 64});
     }
   check_copy({.extents = {200000}, .x_strides = {1}, .y_strides = {1}}, {200000}, {200000});
+  check_copy({.extents = {7, 9}, .x_strides = {18, 2}, .y_strides = {27, 3}}, {126}, {189});
+  // Short axes, which runs copy, and longer ones, which tiles copy.
+  for (const auto& [rows, columns] : {std::pair{15, 63}, {15, 64}, {16, 63}})
+    check_copy({.extents = {rows, columns}, .x_strides = {1, rows}, .y_strides = {columns, 1}},
+               {columns, rows}, {rows, columns});
 }
 
 TEST_CASE("strided_copy writes rows of any alignment into 17 MB, more than caches keep") {
-  constexpr int64_t rows = 65000, row = 33;
-  std::vector<int64_t> numbers(row);
-  std::iota(numbers.begin(), numbers.end(), 0);
+  constexpr int64_t rows = 65000;
+  // Rows of 264 bytes, of which no whole one is copied past the caches, and of 272 bytes.
   for (const Device& device : devices_at_every_level())
-    for (const int64_t begin : {0, 1}) {
+    for (const auto& [row, begin] : {std::pair{33, 0}, {33, 1}, {34, 0}, {34, 1}}) {
+      std::vector<int64_t> numbers(static_cast<size_t>(row));
+      std::iota(numbers.begin(), numbers.end(), 0);
       const Tensor x = Tensor::from(numbers, {row}, device);
       const Tensor y = Tensor::zeros({rows * row + 1}, DType::i64, device);
       kernels::strided_copy({.x = x,
