@@ -2,6 +2,7 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
