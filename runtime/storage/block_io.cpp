@@ -142,6 +142,8 @@ BlockIo::BlockIo(const SwapOptions& options, int descriptor, bool direct)
   if (!buffer_)
     raise<OutOfMemory>("nvme: no memory for {} bytes of requests; try a smaller aio.queue_depth",
                        request_bytes_ * depth_);
+  // All pages are used now, not when requests first happen to overlap: memory does not grow later.
+  std::memset(buffer_.get(), 0, static_cast<size_t>(request_bytes_ * depth_));
 }
 
 BlockIo::~BlockIo() { close(descriptor_); }
