@@ -61,7 +61,7 @@ ZG_API Var div(double a, const Var& b);  ///< a is rounded to b's dtype
 /// infinity and gradients of NaN.
 ZG_API Var logaddexp(const Var& a, const Var& b);
 /// a - floor(a / b) b, exactly, with the sign of b: torch.remainder. NaN if a is infinite or b is
-/// 0; an integer b of 0 is the error of div(). The gradients are 1 and -floor(a / b).
+/// 0; an integer b of 0 is the error of div(). The gradients are 1 and -floor(a / b), exactly.
 ZG_API Var remainder(const Var& a, const Var& b);
 ZG_API Var remainder(const Var& a, double b);
 ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
@@ -71,8 +71,8 @@ ZG_API Var where(const Var& condition, double a, const Var& b);
 /// broadcasts.
 ZG_API Var masked_fill(const Var& x, const Var& mask, double value);
 /// x limited to low .. high, which are rounded to x's dtype; an infinite one limits no integer. The
-/// gradient is 0 for elements beyond a limit and for NaN, which stays, and 1 for others, also those
-/// equal to a limit. Throws ConfigError if low > high.
+/// gradient is 1 for elements between the limits and 0 for others, also those equal to a limit and
+/// NaN, which stays. Throws ConfigError if low > high.
 ZG_API Var clamp(const Var& x, double low, double high);
 
 // --- comparisons with broadcasting: constants of dtype bool; of bools, false is less than true ---
@@ -169,8 +169,8 @@ class Axes {
 /// In x's dtype, where PyTorch's sum and prod of i32 are i64; of bools the number of trues, i64.
 ZG_API Var sum(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 ZG_API Var mean(const Var& x, const Axes& axes = {}, bool keep_axes = false);
-/// The gradient is divided evenly among equal maxima, as in torch.amax. It is 0 where the maximum
-/// is NaN.
+/// The gradient is divided evenly among equal maxima, as in torch.amax. It is NaN where the maximum
+/// is.
 ZG_API Var max(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 ZG_API Var min(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// Sum of squared distances to the mean, divided by (elements - correction): 1 for a sample's

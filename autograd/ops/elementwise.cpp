@@ -3,7 +3,6 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
-#include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/kernel.h"
@@ -82,8 +81,8 @@ Var composed_unary(const UnaryNumbers& n, const Var& v, const Var& dy) {
   const auto [op, p, q] = n;
   if (op == UnaryOp::softplus) return dy * sigmoid(v);  // without an infinite exp(-v)
   if (op == UnaryOp::elu) {                             // and without an infinite exp(v)
-    const Var curved = less_equal(v, 0.0);
-    return dy * where(curved, p * exp(where(curved, v, 0.0)), 1.0);
+    const Var straight = greater(v, 0.0);
+    return dy * where(straight, 1.0, p * exp(where(straight, 0.0, v)));
   }
   switch (op) {
 #define ZG_UNARY(name, y, dx) \
@@ -96,6 +95,13 @@ Var composed_unary(const UnaryNumbers& n, const Var& v, const Var& dy) {
 
 #undef ZG_SELECT
 #undef ZG_NUMBER
+
+/// floor(a / b) of the exact quotient, as a constant; a / b if b is 0.
+Var whole_quotient(const Var& a, const Var& b) {
+  const Var x = detach(a), y = detach(b), rest = remainder(x, y);
+  const Var whole = where(equal(rest, y), -1.0, round((x - rest) / y));
+  return where(equal(y, 0.0), x / y, whole);
+}
 
 void composed_binary(const BinaryShapes& n, const ComposedPass& pass) {
   const Var a = pass.input(0, 0), b = pass.input(1, 1), dy = pass.gradient_of_output();
@@ -130,7 +136,7 @@ void composed_binary(const BinaryShapes& n, const ComposedPass& pass) {
     case BinaryOp::logaddexp:
       return accumulate([&] { return dy * sigmoid(a - b); }, [&] { return dy * sigmoid(b - a); });
     case BinaryOp::remainder:
-      return accumulate([&] { return dy; }, [&] { return -dy * floor(div(detach(a), detach(b))); });
+      return accumulate([&] { return dy; }, [&] { return -dy * whole_quotient(a, b); });
     default:
       return;
   }
@@ -243,22 +249,6 @@ Var recorded_unary(const char* name, const UnaryNumbers& n, const Var& x) {
         const Var v = reads_result(n.op) ? pass.output(0, 0) : pass.input(0, 0);
         pass.accumulate(0, composed_unary(n, v, pass.gradient_of_output()));
       });
-}
-
-struct DropoutSettings {
-  float probability = 0.0f;
-  DropoutKey key;
-};
-
-/// Forward calls it on x, backward on dy. The mask is computed from the key each time, so it is not
-/// stored.
-void drop(const DropoutSettings& settings, const Tensor& x, const Tensor& y, Stream& stream) {
-  const Shape shape = x.shape().rank() == 0 ? Shape{1} : x.shape();
-  kernels::dropout({.x = x.view(shape),
-                    .y = y.view(shape),
-                    .probability = settings.probability,
-                    .key = settings.key},
-                   stream);
 }
 
 }  // namespace
@@ -421,7 +411,7 @@ Var clamp(const Var& x, double low, double high) {
   const Tensor values = number_operand("clamp", "x", x);
   if (!(low <= high))
     raise<ConfigError>("clamp: low is {:g}, high is {:g}; expected low <= high", low, high);
-  // Limits are numbers of the dtype, so that the slope is 1 where a result is a limit.
+  // Limits are numbers of the dtype, so that the slope is 0 where a result is a limit.
   const auto rounded = [dtype = values.dtype()](double bound) {
     const auto narrow = static_cast<float>(bound);
     return dtype == DType::f64    ? bound
@@ -476,25 +466,6 @@ Var cast(const Var& x, DType dtype) {
         dx.accumulate();
       },
       [](const None&, const Var& dy) { return dy; });
-}
-
-Var dropout(const Var& x, float p, const DropoutKey& key) {
-  const Tensor values = floating_operand("dropout", "x", x);
-  if (!(p >= 0.0f && p < 1.0f))
-    raise<ConfigError>("dropout: probability {:f}; expected 0 <= p < 1", p);
-  if (p == 0.0f) return x;
-  const DropoutSettings settings{p, key};
-  const Tensor y = empty_like(values);
-  drop(settings, values, y, y.device().compute());
-  return record(
-      "dropout", {x}, y, {}, settings,
-      [](const DropoutSettings& s, const BackwardPass& pass) {
-        const Tensor& dy = pass.gradient_of_output();
-        const InputGradient dx(pass, 0, dy.dtype());
-        drop(s, dy, dx.tensor(), pass.stream());
-        dx.accumulate();
-      },
-      [](const DropoutSettings& s, const Var& dy) { return dropout(dy, s.probability, s.key); });
 }
 
 }  // namespace zg

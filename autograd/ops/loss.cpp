@@ -305,9 +305,9 @@ Var mse(const Var& x, const Var& target, Reduction reduction) {
 Var huber(const Var& x, const Var& target, double delta, Reduction reduction) {
   if (!(delta > 0)) raise<ConfigError>("huber: delta is {}; expected a number above 0", delta);
   const DType dtype = check_target("huber", "x", x, target);
-  const Var size = abs(cast(sub(x, target), dtype)), squared = minimum(size, delta);
-  const Var rest = sub(size, mul(squared, 0.5));
-  return reduced(mul(squared, rest), reduction);
+  const Var distance = cast(sub(x, target), dtype), limited = clamp(distance, -delta, delta);
+  const Var rest = sub(distance, mul(limited, 0.5));
+  return reduced(mul(limited, rest), reduction);
 }
 
 }  // namespace zg

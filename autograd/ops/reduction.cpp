@@ -70,12 +70,10 @@ Var expanded(const Var& dy, const ReducedAxes& n) {
 }
 
 /// 1 / (how many elements of x equal the maximum), times dy; in the accumulator dtype, because
-/// counts above 256 do not fit bf16.
-Tensor share_of_each_maximum(const Tensor& is_maximum, const Tensor& dy, const ReducedAxes& n,
+/// counts above 256 do not fit bf16. `ones`: 1 where x is the maximum, else 0.
+Tensor share_of_each_maximum(const Tensor& ones, const Tensor& dy, const ReducedAxes& n,
                              Stream& stream) {
   const DType sums = accumulator(dy.dtype());
-  const Tensor ones = Tensor::empty(n.x, dy.dtype(), dy.device());
-  kernels::cast({is_maximum, ones}, stream);
   const Tensor count = Tensor::empty(n.kept, sums, dy.device());
   kernels::reduce({ReduceOp::sum, ones, count, n.axes}, stream);
   const Tensor share = Tensor::empty(n.kept, sums, dy.device());
@@ -91,10 +89,11 @@ void backward_of_max(const ReducedAxes& n, const BackwardPass& pass) {
   const Tensor x = pass.saved(0), y = pass.saved(1).view(n.kept);
   const Tensor is_maximum = Tensor::empty(n.x, DType::boolean, dy.device());
   kernels::binary({BinaryOp::equal, x, y, is_maximum}, pass.stream());
-  const Tensor share = share_of_each_maximum(is_maximum, dy, n, pass.stream());
-  const Tensor none = Tensor::full({}, 0.0, dy.dtype(), dy.device());
   const InputGradient dx(pass, 0, dy.dtype());
-  kernels::where({is_maximum, share, none, dx.tensor()}, pass.stream());
+  const Tensor& ones = dx.tensor();
+  kernels::cast({is_maximum, ones}, pass.stream());
+  const Tensor share = share_of_each_maximum(ones, dy, n, pass.stream());
+  kernels::binary({BinaryOp::multiply, ones, share, ones}, pass.stream());
   dx.accumulate();
 }
 
@@ -183,8 +182,7 @@ Var max(const Var& x, const Axes& axes, bool keep_axes) {
         const Var is_maximum = cast(equal(pass.saved(0), largest), dy.dtype());
         const Tensor count = reduced(ReduceOp::sum, is_maximum.value(),
                                      {.axes = n.axes, .x = n.x, .kept = n.kept, .y = n.kept});
-        const Var share =
-            div(is_maximum, clamp(count, 1.0, std::numeric_limits<double>::infinity()));
+        const Var share = div(is_maximum, count);
         pass.accumulate(0, mul(expanded(dy, n), share));
       });
 }

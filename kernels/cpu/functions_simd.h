@@ -123,6 +123,11 @@ inline Vec sin(Vec x) {
   return select(abs(x) <= 0.0, x, value);  // -0
 }
 
+/// a, which has no sign, with the sign of b; also of -0.
+inline Vec with_sign(Vec a, Vec b) {
+  return each(
+      [&](int i) { return part_of(words_of(a.part[i]) | (words_of(b.part[i]) & 0x80000000u)); });
+}
 /// tanhf of the Cephes library: near 0 a polynomial, because 1 - 2 / (e^2x + 1) would lose digits
 /// there by cancellation.
 inline Vec tanh(Vec x) {
@@ -132,9 +137,9 @@ inline Vec tanh(Vec x) {
   p = fma(p, square, -5.37397155531e-2f);
   p = fma(p, square, 1.33314422036e-1f);
   p = fma(p, square, -3.33332819422e-1f);
-  const Vec small = fma(p * square, x, x);
+  const Vec small = fma(p * square, magnitude, magnitude);
   const Vec large = 1.0 - 2.0 / (exp(magnitude + magnitude) + 1.0);
-  return select(magnitude < 0.625, small, select(x < 0.0, -large, large));
+  return with_sign(select(magnitude < 0.625, small, large), x);
 }
 
 inline double log(double x) { return portable::log(x); }

@@ -58,6 +58,12 @@ static inline float modulo(float a, float b) {
   const float rest = fmod(a, b);
   return rest != 0.0f && (b < 0.0f) != (rest < 0.0f) ? rest + b : rest;
 }
+/// floor(a / b) of the exact quotient; a / b if b is 0.
+static inline float whole_quotient(float a, float b) {
+  if (b == 0.0f) return a / b;
+  const float rest = fmod(a, b), whole = rint((a - rest) / b);
+  return rest != 0.0f && (b < 0.0f) != (rest < 0.0f) ? whole - 1.0f : whole;
+}
 #endif
 #include "zerograd/kernels/elementwise/formulas.inc"
 

@@ -15,7 +15,6 @@ __device__ inline T narrowed(A x) {
 }
 
 __device__ inline float exp(float x) { return expf(x); }
-__device__ inline float floor(float x) { return floorf(x); }
 __device__ inline float log(float x) { return logf(x); }
 __device__ inline float log1p(float x) { return log1pf(x); }
 __device__ inline float pow(float a, float b) { return powf(a, b); }
@@ -24,6 +23,12 @@ __device__ inline float pow(float a, float b) { return powf(a, b); }
 __device__ inline float modulo(float a, float b) {
   const float rest = fmodf(a, b);
   return rest != 0.0f && (b < 0.0f) != (rest < 0.0f) ? rest + b : rest;
+}
+/// floor(a / b) of the exact quotient; a / b if b is 0.
+__device__ inline float whole_quotient(float a, float b) {
+  if (b == 0.0f) return a / b;
+  const float rest = fmodf(a, b), whole = rintf((a - rest) / b);
+  return rest != 0.0f && (b < 0.0f) != (rest < 0.0f) ? whole - 1.0f : whole;
 }
 
 /// a / b. Integers divided by 0 give 0; `combine` reports them.

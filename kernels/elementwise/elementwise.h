@@ -57,7 +57,7 @@ struct Unary {
 };
 /// dx = dy * op'(x). Of x and the forward result y only the one that reads_result() names is
 /// needed; the other may be absent. The slope of relu and abs at 0 is 0, that of floor, ceil, round
-/// and sign everywhere; that of clamp is 1 from p to q. p and q: see Unary.
+/// and sign everywhere; that of clamp is 1 between p and q and 0 at both. p and q: see Unary.
 struct UnaryBackward {
   UnaryOp op;
   Tensor x, y, dy;

@@ -39,7 +39,7 @@ void unary_backward(const UnaryBackward& args, Workspace, Stream& stream) {
 
 namespace {
 
-using portable::exp, portable::log, portable::log1p, portable::pow, std::floor;
+using portable::exp, portable::log, portable::log1p, portable::pow;
 
 template <class A>
 A quotient(A a, A b) {
@@ -52,6 +52,14 @@ template <class A>
 A modulo(A a, A b) {
   const A rest = b == -1 ? A{0} : static_cast<A>(a % b);
   return rest != 0 && (rest < 0) != (b < 0) ? static_cast<A>(rest + b) : rest;
+}
+
+/// floor(a / b) of the exact quotient; a / b if b is 0.
+template <class A>
+A whole_quotient(A a, A b) {
+  if (b == 0) return a / b;
+  const A rest = std::fmod(a, b), whole = std::rint((a - rest) / b);
+  return rest != 0 && (rest < 0) != (b < 0) ? whole - 1 : whole;
 }
 
 template <BinaryOp op, class A>

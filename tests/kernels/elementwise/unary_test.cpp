@@ -174,12 +174,17 @@ TEST_CASE("integers, signs and functions with poles have PyTorch's values at the
       {UnaryOp::clamp,
        {-inf, 0.125, 0.25, 1, 1.5, 2, inf, nan},
        {0.25, 0.25, 0.25, 1, 1.5, 1.5, 1.5, nan},
-       {0, 0, 1, 1, 1, 0, 0, 0}},
-      {UnaryOp::elu, {-inf, -0.0, 200, inf}, {-0.25, -0.0, 200, inf}, {0, 0.25, 1, 1}},
+       {0, 0, 0, 1, 0, 0, 0, 0}},
+      {UnaryOp::relu, {-inf, -0.0, 4, nan}, {0, -0.0, 4, nan}, {0, 0, 1, 1}},
+      {UnaryOp::tanh, {-inf, -0.0, 0, inf}, {-1, -0.0, 0, 1}, {0, 1, 1, 0}},
+      {UnaryOp::elu,
+       {-inf, -0.0, 200, inf, nan},
+       {-0.25, -0.0, 200, inf, nan},
+       {0, 0.25, 1, 1, nan}},
       {UnaryOp::leaky_relu,
-       {-inf, -4, -0.0, 4, inf},
-       {-inf, -1, -0.0, 4, inf},
-       {0.25, 0.25, 0.25, 1, 1}}};
+       {-inf, -4, -0.0, 4, inf, nan},
+       {-inf, -1, -0.0, 4, inf, nan},
+       {0.25, 0.25, 0.25, 1, 1, 0.25}}};
   for (const Device& device : devices_at_every_level())
     for (const Edges& edge : edges) {
       INFO("op ", static_cast<int>(edge.op), " ", level_of(device));
