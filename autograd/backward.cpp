@@ -183,6 +183,10 @@ void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
     if (!slot.keep) slot.gradient = {};
   }
   if (!reached) return;
+  // An input of grad() keeps its gradient, but the op that made it may have nothing to pass on.
+  const auto inputs = std::span(input_slots).subspan(entry.inputs);
+  if (entry.kind == Kind::op && std::ranges::all_of(inputs, [](int slot) { return slot < 0; }))
+    return;
   if (entry.kind == Kind::checkpoint) {
     TraceSpan span(device.compute(), "checkpoint", Trace::Kind::op);
     run_segment(entry);

@@ -99,7 +99,8 @@ struct GradientPass {
     if (of.parameter) return tape.parameter(*of.parameter);
     const Tensor values = pass.saved(index);
     if (!values) return {};
-    return tape.make_var(slot < 0 ? values : values.view(of.shape), slot);
+    const bool is_whole = slot >= 0 && values.numel() == of.shape.numel();
+    return tape.make_var(is_whole ? values.view(of.shape) : values, slot);
   }
 
   /// Passes the gradients through entries, from the last to the first. Units that they read are

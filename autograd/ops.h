@@ -201,6 +201,7 @@ ZG_API Var log_softmax(const Var& x, int axis = -1);
 ZG_API Var reshape(const Var& x, const Shape& shape);
 /// One extent may be -1 and is computed from the others: reshape(x, {B, -1}).
 ZG_API Var reshape(const Var& x, std::initializer_list<int64_t> extents);
+/// Axis i of y is axis axes[i] of x. Copied for ops that need it: see ops/strided.h.
 ZG_API Var permute(const Var& x, std::initializer_list<int> axes);
 ZG_API Var transpose(const Var& x, int a, int b);  ///< exchanges two axes
 ZG_API Var squeeze(const Var& x, int axis);        ///< without an axis of extent 1

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "zerograd/autograd/collective.h"
+#include "zerograd/autograd/ops/strided.h"
 #include "zerograd/autograd/tape_state.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -25,6 +26,7 @@ Var::~Var() = default;
 
 Tensor Var::value() const {
   if (parameter_) return tape_->source_of(*parameter_).value(*parameter_);
+  if (view_) return view_->value();
   if (!value_) throw ShapeError("var: an absent Var has no value");
   return value_;
 }
@@ -37,20 +39,27 @@ Tensor Var::stored() const {
   return parameter_ ? tape_->source_of(*parameter_).stored(*parameter_) : value();
 }
 
-Shape Var::shape() const { return parameter_ ? parameter_->shape : value().shape(); }
+Shape Var::shape() const {
+  if (view_) return view_->operand().layout.shape;
+  return parameter_ ? parameter_->shape : value().shape();
+}
 DType Var::dtype() const {
+  if (view_) return view_->operand().source.dtype();
   return parameter_ ? tape_->source_of(*parameter_).dtype(*parameter_) : value().dtype();
 }
-Device Var::device() const { return parameter_ ? tape_->device : value().device(); }
+Device Var::device() const {
+  if (view_) return view_->operand().source.device();
+  return parameter_ ? tape_->device : value().device();
+}
 
 Tape Var::tape() const {
   if (!tape_ || tape_->has_ended)
     raise<TapeError>(
         "var: a layer looks for the tape of {}; expected a value of an open tape; try "
         "tape.constant(x), or tape.variable(x) if its gradient is wanted",
-        !value_ && !parameter_ ? "an absent Var"
-        : tape_                ? "a value whose Tape is gone"
-                               : "a constant that was made without one, or of values of two tapes");
+        !*this  ? "an absent Var"
+        : tape_ ? "a value whose Tape is gone"
+                : "a constant that was made without one, or of values of two tapes");
   return {tape_, /*is_handle=*/true};
 }
 
@@ -127,24 +136,31 @@ Var TapeState::parameter(const Parameter& parameter) {
   return var;
 }
 
-TapeState::Saved TapeState::keep(const Tensor& tensor) {
-  if (!tensor) return {};
+std::pair<TapeState::UseRecord*, const Parameter*> TapeState::find_parameter(const Tensor& tensor) {
   for (size_t index : open) {
     UseRecord& use = uses[index];
     for (const Parameter* parameter : use.unit->parameters) {
       const Tensor whole = source_of(*parameter).value(*parameter);
       const int64_t offset = tensor.byte_offset() - whole.byte_offset();
-      if (whole.buffer() != tensor.buffer() || offset < 0 ||
-          offset + tensor.bytes() > whole.bytes())
-        continue;
-      use.reads = true;
-      return {.version = whole.buffer()->version(),
-              .parameter = parameter,
-              .values = whole.buffer(),
-              .byte_offset = offset,
-              .shape = tensor.shape(),
-              .dtype = tensor.dtype()};
+      if (whole.buffer() == tensor.buffer() && offset >= 0 &&
+          offset + tensor.bytes() <= whole.bytes())
+        return {&use, parameter};
     }
+  }
+  return {};
+}
+
+TapeState::Saved TapeState::keep(const Tensor& tensor) {
+  if (!tensor) return {};
+  if (const auto [use, parameter] = find_parameter(tensor); parameter) {
+    const Tensor whole = source_of(*parameter).value(*parameter);
+    use->reads = true;
+    return {.version = whole.buffer()->version(),
+            .parameter = parameter,
+            .values = whole.buffer(),
+            .byte_offset = tensor.byte_offset() - whole.byte_offset(),
+            .shape = tensor.shape(),
+            .dtype = tensor.dtype()};
   }
   const Gathered* made = find_gathered(tensor);
   if (!made) return keep_in_store(tensor);
@@ -318,7 +334,8 @@ void TapeState::collect_in_accumulator(const Var& output) {
 
 Var detach(const Var& x) {
   if (!x) throw ShapeError("detach: x is absent; expected a tensor");
-  Var constant(x.value());
+  Var constant = x.view_ ? x : Var(x.value());
+  constant.slot_ = -1;
   constant.is_derivative_ = false;
   constant.tape_ = x.tape_;
   return constant;

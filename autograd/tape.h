@@ -18,6 +18,7 @@ namespace zg {
 class Tape;
 struct TapeState;
 struct GradientPass;
+class StridedView;
 
 /// A tensor and, if it needs a gradient, its slot on a tape. A small value type; copies refer to
 /// the same tensor.
@@ -34,7 +35,8 @@ class ZG_API Var {
   ~Var();
 
   /// The tensor. A parameter is looked up at each call. value() throws NotResident if no Tape::Use
-  /// of the parameter's unit is open.
+  /// of the parameter's unit is open. The result of permute() is copied at the first call;
+  /// TapeError if the operand was changed in place before that.
   Tensor value() const;
   /// The same, for a parameter as it is stored (ParameterSource::stored()): its dtype may be
   /// narrower than dtype().
@@ -47,18 +49,20 @@ class ZG_API Var {
   /// two tapes has neither. Throws TapeError if it has none, or if the program's Tape is gone.
   Tape tape() const;
   bool needs_gradient() const { return slot_ >= 0; }
-  explicit operator bool() const { return static_cast<bool>(value_) || parameter_ != nullptr; }
+  explicit operator bool() const { return value_ || view_ || parameter_; }
 
  private:
   friend class Tape;
   friend struct TapeState;
   friend struct GradientPass;
+  friend class StridedView;
   friend Var checkpoint(Tape&, std::span<const Var>,
                         std::function<Var(Tape&, std::span<const Var>)>);
   friend Tensor early_gradient(const Var&);
   friend Var detach(const Var&);
   Tensor value_;
-  std::shared_ptr<TapeState> tape_;  // null: a constant that no tape has made
+  std::shared_ptr<const StridedView> view_;  // in place of value_: it is copied when it is read
+  std::shared_ptr<TapeState> tape_;          // null: a constant that no tape has made
   const Parameter* parameter_ = nullptr;
   int slot_ = -1;               // index of the gradient's slot on the tape; -1: no gradient
   bool is_derivative_ = false;  // a constant computed from a gradient that backward returned

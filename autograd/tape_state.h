@@ -104,6 +104,8 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   int make_slot(const Tensor& value);
 
   Var parameter(const Parameter& parameter);
+  /// The parameter of an open unit in whose memory the tensor is, and the unit's use; null: none.
+  std::pair<UseRecord*, const Parameter*> find_parameter(const Tensor& tensor);
   Saved keep(const Tensor& tensor);
   Saved keep_in_store(const Tensor& tensor) const;
   const Gathered* find_gathered(const Tensor& tensor);

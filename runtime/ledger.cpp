@@ -248,7 +248,7 @@ Buffer::Buffer(const Device& device, std::byte* data, int64_t bytes, Space space
       bytes_(bytes),
       data_(data),
       space_(space),
-      purpose_(Purpose::activation),
+      purpose_(Purpose::comm),  // not an activation: no result of autograd
       owner_(std::move(owner)) {}
 
 std::shared_ptr<Buffer> Buffer::share(const Device& device, std::byte* data, int64_t bytes,

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/op.h"
+#include "zerograd/autograd/ops/strided.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/text/format.h"
@@ -26,7 +26,7 @@ int new_axis(const char* op, const Shape& shape, int axis) {
 /// < diagonal (upper). The mask is made on the host: a byte for each element of the last two axes.
 Var triangle(const char* op, const Var& x, int64_t diagonal, bool lower) {
   const Tensor values = operand(op, "x", x);
-  check_rank(op, "x", values, 2);
+  check_rank(op, "x", values.shape(), 2);
   const int64_t rows = values.extent(-2), columns = values.extent(-1);
   std::vector<uint8_t> outside(static_cast<size_t>(rows * columns));
   for (int64_t i = 0; i < rows; ++i)
@@ -106,14 +106,14 @@ Var masked_fill(const Var& x, const Var& mask, double value) {
 }
 
 Var transpose(const Var& x, int a, int b) {
-  const Shape shape = operand("transpose", "x", x).shape();
+  const Shape shape = operand_shape("transpose", "x", x);
   return permuted("transpose", x,
                   AxisOrder::swapping(shape.rank(), axis_of("transpose", shape, a),
                                       axis_of("transpose", shape, b)));
 }
 
 Var squeeze(const Var& x, int axis) {
-  const Shape shape = operand("squeeze", "x", x).shape();
+  const Shape shape = operand_shape("squeeze", "x", x);
   axis = axis_of("squeeze", shape, axis);
   if (shape[axis] != 1)
     refuse_shape("squeeze", "x", shape, fmt::format("extent 1 along axis {}", axis));
@@ -124,7 +124,7 @@ Var squeeze(const Var& x, int axis) {
 }
 
 Var unsqueeze(const Var& x, int axis) {
-  const Shape shape = operand("unsqueeze", "x", x).shape();
+  const Shape shape = operand_shape("unsqueeze", "x", x);
   const int place = new_axis("unsqueeze", shape, axis), rank = shape.rank() + 1;
   std::vector<int64_t> extents;
   extents.reserve(static_cast<size_t>(rank));

@@ -423,7 +423,7 @@ enum class Pooling : uint8_t { maximum, mean, mean_without_padding };
 Var pool(const char* op, bool is_line, const Var& x, Pair2d kernel, Pair2d stride, Pair2d padding,
          Pair2d dilation, Pooling kind) {
   const Tensor values = floating_operand(op, "x", x);
-  check_rank(op, "x", values, is_line ? 1 : 2);
+  check_rank(op, "x", values.shape(), is_line ? 1 : 2);
   for (const auto& [size, around] :
        {std::pair{kernel.rows, padding.rows}, {kernel.columns, padding.columns}})
     if (size < 1 || around > size / 2)

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/op.h"
+#include "zerograd/autograd/ops/strided.h"
 #include "zerograd/runtime/text/format.h"
 
 // Sums of products over named axes, made of permute, matmul and element-wise products.

@@ -35,7 +35,7 @@ struct ProjectionForward {
 Projection projection_of(const ProjectionNames& names, const Tensor& x, const Tensor& weight,
                          const Tensor& bias) {
   const auto& [op, x_name, weight_name, bias_name] = names;
-  check_rank(op, x_name, x, 1);
+  check_rank(op, x_name, x.shape(), 1);
   if (weight.shape().rank() != 2)
     refuse_shape(op, weight_name, weight.shape(), "rank 2: [out, in]");
   if (x.extent(-1) != weight.extent(1))

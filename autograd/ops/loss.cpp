@@ -159,7 +159,7 @@ Var losses_of_targets(const Var& logits, const Tensor& targets, int64_t ignore_i
 }  // namespace
 
 Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets) {
-  check_rank(op, name, x, 1);
+  check_rank(op, name, x.shape(), 1);
   check_index(op, "targets", targets);
   check_device(op, {&x, &targets});
   const Shape leading(x.shape().extents().first(static_cast<size_t>(x.shape().rank() - 1)));

@@ -153,7 +153,7 @@ Norm norm_of(const char* op, const Var& x, const Var* delta, const Var& gamma, c
              int64_t token_blocks) {
   Norm norm{.x = floating_operand(op, "x", x), .gamma = operand(op, "gamma", gamma)};
   if (beta) norm.beta = beta.value();
-  check_rank(op, "x", norm.x, 1);
+  check_rank(op, "x", norm.x.shape(), 1);
   check_scale(op, "gamma", norm.x, norm.gamma);
   if (gamma.needs_gradient() || beta.needs_gradient())
     check_token_blocks(op, norm.x.shape(), token_blocks);
@@ -288,7 +288,7 @@ NormedSum rms_norm_of_sum(const Var& x, const Var& delta, const Var& gamma, floa
 Var group_norm(const Var& x, int64_t groups, const Var& gamma, const Var& beta, float epsilon) {
   const char* op = "group_norm";
   const Tensor values = floating_operand(op, "x", x);
-  check_rank(op, "x", values, 2);
+  check_rank(op, "x", values.shape(), 2);
   const Shape& shape = values.shape();
   const int64_t C = shape[1],
                 row = groups < 1 ? 0 : shape.numel() / std::max<int64_t>(shape[0], 1) / groups;

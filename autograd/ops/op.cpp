@@ -14,39 +14,6 @@
 namespace zg {
 namespace {
 
-/// True if the axes with an extent above 1 keep their order, so that the bytes in memory do not
-/// change.
-bool keeps_bytes(const Shape& shape, const AxisOrder& axes) {
-  int last = -1;
-  for (int i = 0; i < axes.rank; ++i) {
-    const int axis = axes.order[static_cast<size_t>(i)];
-    if (shape[axis] == 1) continue;
-    if (axis < last) return false;
-    last = axis;
-  }
-  return true;
-}
-
-Shape permuted(const Shape& shape, const AxisOrder& axes) {
-  Shape result = shape;
-  for (int i = 0; i < axes.rank; ++i)
-    result = result.with(i, shape[axes.order[static_cast<size_t>(i)]]);
-  return result;
-}
-
-void copy_permuted(const Tensor& x, const Tensor& y, const AxisOrder& axes, Stream& stream) {
-  const Strides strides = broadcast_strides(x.shape(), x.shape());
-  Strides x_strides{};
-  for (size_t i = 0; i < static_cast<size_t>(axes.rank); ++i)
-    x_strides[i] = strides[static_cast<size_t>(axes.order[i])];
-  kernels::strided_copy({.x = x,
-                         .y = y,
-                         .extents = y.shape(),
-                         .x_strides = x_strides,
-                         .y_strides = broadcast_strides(y.shape(), y.shape())},
-                        stream);
-}
-
 /// A tensor around one axis: `outer` slabs, each with `row` elements per step along the axis.
 struct Slabs {
   int64_t outer = 1, row = 1;
@@ -62,6 +29,11 @@ struct Slabs {
 Tensor operand(const char* op, const char* name, const Var& x) {
   if (!x) raise<ShapeError>("{}: {} is absent; expected a tensor", op, name);
   return x.value();
+}
+
+Shape operand_shape(const char* op, const char* name, const Var& x) {
+  if (!x) raise<ShapeError>("{}: {} is absent; expected a tensor", op, name);
+  return x.shape();
 }
 
 Tensor matrix_operand(const char* op, const char* x_name, const Tensor& x, const char* name,
@@ -96,10 +68,14 @@ void check_holds(const char* op, DType dtype, int64_t first, int64_t last) {
 
 Tensor floating_operand(const char* op, const char* name, const Var& x) {
   const Tensor values = operand(op, name, x);
-  if (!is_floating(values.dtype()))
-    raise<DTypeError>("{}: {} holds {}; expected f64, f32, bf16 or f16; try cast({}, DType::f32)",
-                      op, name, values.dtype(), name);
+  check_floating(op, name, values.dtype());
   return values;
+}
+
+void check_floating(const char* op, const char* name, DType dtype) {
+  if (!is_floating(dtype))
+    raise<DTypeError>("{}: {} holds {}; expected f64, f32, bf16 or f16; try cast({}, DType::f32)",
+                      op, name, dtype, name);
 }
 
 Tensor number_operand(const char* op, const char* name, const Var& x) {
@@ -156,9 +132,8 @@ void check_host_memory(const char* op, const Shape& shape, int64_t bytes) {
         op, shape, shape.numel() * bytes, most);
 }
 
-void check_rank(const char* op, const char* name, const Tensor& x, int rank) {
-  if (x.shape().rank() < rank)
-    refuse_shape(op, name, x.shape(), fmt::format("rank {} or more", rank));
+void check_rank(const char* op, const char* name, const Shape& x, int rank) {
+  if (x.rank() < rank) refuse_shape(op, name, x, fmt::format("rank {} or more", rank));
 }
 
 void refuse_shape(const char* op, const char* name, const Shape& got, const std::string& expected) {
@@ -292,34 +267,6 @@ AxisOrder AxisOrder::inverse() const {
   AxisOrder axes{.rank = rank};
   for (int i = 0; i < rank; ++i) axes.order[static_cast<size_t>(order[static_cast<size_t>(i)])] = i;
   return axes;
-}
-
-bool AxisOrder::is_identity() const {
-  for (int i = 0; i < rank; ++i)
-    if (order[static_cast<size_t>(i)] != i) return false;
-  return true;
-}
-
-Var permuted(const char* op, const Var& x, const AxisOrder& axes) {
-  const Tensor values = x.value();
-  const Shape shape = permuted(values.shape(), axes);
-  auto transposed = [&] {
-    const Tensor y = empty_like(values, shape);
-    copy_permuted(values, y, axes, y.device().compute());
-    return y;
-  };
-  const Tensor y = keeps_bytes(values.shape(), axes) ? values.view(shape) : transposed();
-  return record(
-      op, {x}, y, {}, axes,
-      [](const AxisOrder& forward, const BackwardPass& pass) {
-        const Tensor& dy = pass.gradient_of_output();
-        const InputGradient dx(pass, 0, dy.dtype());
-        copy_permuted(dy, dx.tensor(), forward.inverse(), pass.stream());
-        dx.accumulate();
-      },
-      [](const AxisOrder& forward, const Var& dy) {
-        return permuted("permute", dy, forward.inverse());
-      });
 }
 
 Tensor block(const Tensor& x, int axis, int64_t begin, int64_t end, Stream& stream) {

@@ -14,8 +14,12 @@ struct ProjectionCrossEntropy;
 
 /// Returns the operand's values; ShapeError if it is absent.
 Tensor operand(const char* op, const char* name, const Var& x);
+/// Its shape alone: a view is not copied. ShapeError if it is absent.
+Shape operand_shape(const char* op, const char* name, const Var& x);
 /// The same; also a DTypeError, which suggests a cast, unless the dtype is floating-point.
 Tensor floating_operand(const char* op, const char* name, const Var& x);
+/// That DTypeError alone.
+void check_floating(const char* op, const char* name, DType dtype);
 /// The matrix of a product with x. Without gradients (`recorded` is false) it is as it is stored,
 /// which may be narrower than x: see widened_rows(). Throws as operand() and check_alike().
 Tensor matrix_operand(const char* op, const char* x_name, const Tensor& x, const char* name,
@@ -55,7 +59,7 @@ void check_holds(const char* op, DType dtype, int64_t first, int64_t last);
 /// Throws OutOfMemory if this process may not have `bytes` of host memory for each element.
 void check_host_memory(const char* op, const Shape& shape, int64_t bytes);
 /// Throws ShapeError unless the rank is at least `rank`.
-void check_rank(const char* op, const char* name, const Tensor& x, int rank);
+void check_rank(const char* op, const char* name, const Shape& x, int rank);
 /// Throws the ShapeError "op: subject [shape]; expected ...".
 [[noreturn]] void refuse_shape(const char* op, const char* name, const Shape& got,
                                const std::string& expected);
@@ -133,11 +137,7 @@ struct AxisOrder {
 
   static AxisOrder swapping(int rank, int a, int b);  ///< negative axes count from the end
   AxisOrder inverse() const;
-  bool is_identity() const;  ///< true: the order does not change
 };
-
-/// Permutes a Var. `op`: the name under which it is recorded.
-Var permuted(const char* op, const Var& x, const AxisOrder& axes);
 
 /// Records y as x's elements at places along an axis, like gather(). `index` has y's shape, or [1]
 /// for a scalar.

@@ -1,5 +1,5 @@
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/op.h"
+#include "zerograd/autograd/ops/strided.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -79,27 +79,30 @@ void backward_of_split(const void* numbers, const BackwardPass& pass) {
 }  // namespace
 
 Var reshape(const Var& x, const Shape& shape) {
-  const Tensor values = operand("reshape", "x", x);
-  if (values.numel() != shape.numel())
-    refuse_shape(
-        "reshape", "x", values.shape(),
-        fmt::format("the {} elements of {}, got {}", shape.numel(), shape, values.numel()));
-  return record(
-      "reshape", {x}, values.view(shape), {}, values.shape(),
+  const StridedOperand strided = strided_operand("reshape", "x", x);
+  const Shape& of_x = strided.layout.shape;
+  if (of_x.numel() != shape.numel())
+    refuse_shape("reshape", "x", of_x,
+                 fmt::format("the {} elements of {}, got {}", shape.numel(), shape, of_x.numel()));
+  const std::optional<Layout> layout = strided.layout.reshaped(shape);
+  const bool is_view = layout && !layout->is_contiguous();
+  const Var y = record(
+      "reshape", {x}, is_view ? Tensor() : x.value().view(shape), {}, of_x,
       [](const Shape& of_x, const BackwardPass& pass) {
         pass.accumulate(0, pass.gradient_of_output().view(of_x));
       },
       [](const Shape& of_x, const Var& dy) { return reshape(dy, of_x); });
+  return is_view ? StridedView::attached("reshape", y, {strided.source, *layout}) : y;
 }
 
 Var reshape(const Var& x, std::initializer_list<int64_t> extents) {
-  const int64_t numel = operand("reshape", "x", x).numel();
+  const int64_t numel = operand_shape("reshape", "x", x).numel();
   return reshape(x,
                  named("reshape", [&] { return Shape::with_inferred(extents, numel, "reshape"); }));
 }
 
 Var permute(const Var& x, std::initializer_list<int> axes) {
-  const Shape shape = operand("permute", "x", x).shape();
+  const Shape shape = operand_shape("permute", "x", x);
   if (static_cast<int>(axes.size()) != shape.rank())
     refuse_shape("permute", "x", shape,
                  fmt::format("rank {}, one axis of x for each axis of y", axes.size()));

@@ -22,6 +22,10 @@ struct ReductionGroups {
   std::array<Block, 3> blocks = {};
 };
 
+/// On the CPU products of so few rows, whose a is not transposed and whose b is, are sums of
+/// several parts: they have other bits than the same product with b stored [K, N].
+inline constexpr int64_t max_rows_of_dots = 8;
+
 /// c = activation(op(a) op(b) + bias), batched, with leading dimensions. Matrices are row-major
 /// inside their tensor, whose own shape does not matter: extents and strides are given here, in
 /// elements, and checked against the tensor's size. Sums are accumulated in f32 (f64 for f64) and

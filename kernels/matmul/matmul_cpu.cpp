@@ -33,7 +33,7 @@ constexpr int64_t max_rows_by_blocks = 256;
 // packing avoids cache misses, but costs as much as multiplying the operand by 16 to 32 columns or
 // rows. So an operand that is multiplied by few columns or rows is read in place, too. The limits
 // were measured.
-constexpr int64_t max_columns_in_place = 256, max_rows_in_place = 256, max_rows_of_dots = 8;
+constexpr int64_t max_columns_in_place = 256, max_rows_in_place = 256;
 // Rows so far apart share few sets of the L1 cache, which then loses them before they are read
 // again: packing them pays for fewer columns or rows.
 constexpr int64_t crowded_stride = 512, max_crowded_in_place = 32;

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <mutex>
+#include <optional>
+
+#include "zerograd/autograd/ops/op.h"
+
+// Operands whose elements have another order in memory: the results of permute() and transpose().
+// These copy nothing at first. matmul and einsum read them in place, on the CPU with the bits of a
+// copy; permute and, where the strides allow it, reshape return such a view again. The first other
+// op that reads the result, or its value(), copies the elements. The result keeps the operand's
+// memory. If the operand is changed in place before the copy, reading the result is a TapeError.
+// Copied at once: integers, bool, parameters, the result of an all_gather, memory of other
+// programs.
+namespace zg {
+
+/// Element i of `shape` is the element offset + sum of i * strides of a tensor. Axes of extent 1
+/// have a stride of 0.
+struct Layout {
+  Shape shape;
+  Strides strides{};
+  int64_t offset = 0;
+
+  static Layout contiguous(const Shape& shape);
+  bool is_contiguous() const;  ///< the elements follow each other, from `offset` on
+  Layout permuted(const AxisOrder& axes) const;
+  /// With other extents; none if an axis would have elements at uneven distances.
+  std::optional<Layout> reshaped(const Shape& to) const;
+};
+
+struct StridedOperand {
+  Tensor source;  ///< contiguous; its own shape does not matter
+  Layout layout;
+
+  Tensor contiguous() const;  ///< shares the source's memory if the layout is contiguous
+};
+
+/// Writes the elements to y, which is contiguous.
+void copy_to(const StridedOperand& x, const Tensor& y, Stream& stream);
+
+/// The value of a Var that is copied when its elements are read in their own order for the first
+/// time. Copies of the Var share it, and so the copy.
+class StridedView {
+ public:
+  StridedView(const char* op, StridedOperand operand);
+
+  const StridedOperand& operand() const { return operand_; }
+  Tensor value() const;  ///< TapeError if the source was changed before the copy was made
+  /// The operand of an op that takes strides: the source, also after a copy was made, so that the
+  /// op computes the same whether or not the program has printed the value. The copy, if it or the
+  /// source was changed in place since. Throws as value().
+  StridedOperand current() const;
+
+  /// Whether a view of x, with x's elements in `source`, may be copied late. False for dtypes that
+  /// are not floating, for memory of parameters and of other programs, which changes unseen, and
+  /// for the result of an all_gather, of which backward keeps a slice.
+  static bool may_view(const Var& x, const Tensor& source);
+  static StridedOperand operand_of(const Var& x);
+  /// y, which was recorded by `op` with an absent output, or whose value is the source, as a view.
+  static Var attached(const char* op, Var y, StridedOperand operand);
+
+ private:
+  void check_unchanged() const;
+  const char* op_;
+  StridedOperand operand_;
+  uint32_t version_;  // of the source
+  mutable std::mutex mutex_;
+  mutable Tensor copy_;
+  mutable uint32_t version_of_copy_ = 0;
+};
+
+/// The operand without a copy. ShapeError if it is absent.
+StridedOperand strided_operand(const char* op, const char* name, const Var& x);
+/// The operand of a composed backward that saved the source of a strided one.
+Var with_layout(const char* op, const Var& saved, const Layout& layout);
+/// The output of an op that only moves elements: memory of the source if the layout is contiguous,
+/// absent if it may be a view, else a copy.
+Tensor moved(const Var& x, const StridedOperand& y);
+
+/// Permutes a Var. `op`: the name under which it is recorded.
+Var permuted(const char* op, const Var& x, const AxisOrder& axes);
+
+}  // namespace zg
