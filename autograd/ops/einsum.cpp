@@ -68,7 +68,7 @@ Labelled with_diagonal(const Labelled& a, size_t first, size_t second) {
   const int64_t n = a.x.shape()[static_cast<int>(first)];
   extents.push_back(n * n);
   const Var pairs = reshape(permuted("einsum", a.x, axes), Shape(extents));
-  const Var places = mul(Var(arange(0, n, DType::i64, a.x.value().device())), n + 1.0);
+  const Var places = mul(Var(arange(0, n, DType::i64, a.x.device())), n + 1.0);
   return {index_select(pairs, -1, places.value()), labels + a.labels[first]};
 }
 
@@ -93,10 +93,19 @@ Labelled product(Labelled a, Labelled b, const std::string& kept,
     (!has(b.labels, label) ? of_a : has(kept, label) ? both : inner) += label;
   for (const char label : b.labels)
     if (!has(a.labels, label)) of_b += label;
-  const int64_t B = elements(both, extents), M = elements(of_a, extents);
-  const int64_t N = elements(of_b, extents), K = elements(inner, extents);
-  const Var left = arranged(a, both + of_a + inner, {B, M, K}, extents);
-  const Var right = arranged(b, both + inner + of_b, {B, K, N}, extents);
+  const int64_t M = elements(of_a, extents), N = elements(of_b, extents);
+  const int64_t K = elements(inner, extents);
+  // Shared axes stay apart if the rank allows it: to merge them may take a copy.
+  std::vector<int64_t> batch;
+  for (const char label : both) batch.push_back(extents.at(label));
+  if (batch.size() + 2 > Shape::max_rank) batch = {elements(both, extents)};
+  const auto with = [&](int64_t rows, int64_t columns) {
+    std::vector<int64_t> all = batch;
+    all.insert(all.end(), {rows, columns});
+    return Shape(all);
+  };
+  const Var left = arranged(a, both + of_a + inner, with(M, K), extents);
+  const Var right = arranged(b, both + inner + of_b, with(K, N), extents);
   return {inner.empty() ? mul(left, right) : matmul(left, right), both + of_a + of_b};
 }
 
@@ -142,9 +151,11 @@ Var einsum(const std::string& equation, std::span<const Var> operands) {
   std::map<char, int> uses;
   int ellipsis = 0;
   for (size_t i = 0; i < terms.size(); ++i) {
-    const Tensor values = floating_operand("einsum", "an operand", operands[i]);
-    check_alike("einsum", "the first operand", operands[0].value(), "another", values);
-    const Shape shape = values.shape();
+    const StridedOperand operand = strided_operand("einsum", "an operand", operands[i]);
+    check_floating("einsum", "an operand", operand.source.dtype());
+    check_alike("einsum", "the first operand", strided_operand("einsum", "", operands[0]).source,
+                "another", operand.source);
+    const Shape shape = operand.layout.shape;
     const bool dots = terms[i].find("...") != std::string::npos;
     const int named = static_cast<int>(terms[i].size()) - (dots ? 3 : 0);
     if (shape.rank() < named || (!dots && shape.rank() != named))

@@ -2,7 +2,7 @@
 #include <numbers>
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/op.h"
+#include "zerograd/autograd/ops/strided.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/kernel.h"
@@ -12,48 +12,55 @@ namespace zg {
 namespace {
 
 struct Operands {
-  Tensor a, b;
+  StridedOperand a, b;
+
+  DType dtype() const { return a.source.dtype(); }
 };
 
 /// Returns the two operands after checking them.
 Operands operands(const char* op, const Var& a, const Var& b) {
-  Operands ab{operand(op, "a", a), operand(op, "b", b)};
-  check_dtype(op, "a", ab.a,
+  Operands ab{rows_operand(op, "a", a), rows_operand(op, "b", b)};
+  check_dtype(op, "a", ab.a.source,
               {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
-  check_alike(op, "a", ab.a, "b", ab.b);
+  check_alike(op, "a", ab.a.source, "b", ab.b.source);
   return ab;
 }
 
 Tensor computed(const char* name, BinaryOp op, const Operands& ab) {
-  const Shape shape = broadcast(ab.a.shape(), ab.b.shape(), name);
-  const DType dtype = is_comparison(op) ? DType::boolean : ab.a.dtype();
-  const Tensor y = Tensor::empty(shape, dtype, ab.a.device());
-  kernels::binary({op, ab.a, ab.b, y}, y.device().compute());
+  const Shape shape = broadcast(ab.a.layout.shape, ab.b.layout.shape, name);
+  const DType dtype = is_comparison(op) ? DType::boolean : ab.dtype();
+  const Tensor y = Tensor::empty(shape, dtype, ab.a.source.device());
+  kernels::binary(
+      {op, ab.a.tensor(), ab.b.tensor(), y, ab.a.strides_in(shape), ab.b.strides_in(shape)},
+      y.device().compute());
   return y;
 }
 
-struct BinaryShapes {
+struct BinaryNumbers {
   BinaryOp op;
-  Shape a, b;
+  Layout a, b;
 };
 
 /// The gradients of a sum or difference: dy, summed to each operand's shape; negated for the right
 /// side of a difference.
-void backward_of_sum(const BinaryShapes& shapes, const BackwardPass& pass) {
+void backward_of_sum(const BinaryNumbers& n, const BackwardPass& pass) {
   const Tensor& dy = pass.gradient_of_output();
-  accumulate_reduced(pass, 0, dy, shapes.a);
+  accumulate_reduced(pass, 0, dy, n.a.shape);
   if (!pass.needs(1)) return;
-  accumulate_reduced(pass, 1, shapes.op == BinaryOp::add ? dy : scaled(dy, -1.0, pass.stream()),
-                     shapes.b);
+  accumulate_reduced(pass, 1, n.op == BinaryOp::add ? dy : scaled(dy, -1.0, pass.stream()),
+                     n.b.shape);
 }
 
-void backward_of_binary(const BinaryShapes& shapes, const BackwardPass& pass) {
+void backward_of_binary(const BinaryNumbers& n, const BackwardPass& pass) {
   const Tensor& dy = pass.gradient_of_output();
   const Tensor da = pass.needs(0) ? empty_like(dy) : Tensor();
   const Tensor db = pass.needs(1) ? empty_like(dy) : Tensor();
-  kernels::binary_backward({shapes.op, pass.saved(0), pass.saved(1), dy, da, db}, pass.stream());
-  accumulate_reduced(pass, 0, da, shapes.a);
-  accumulate_reduced(pass, 1, db, shapes.b);
+  const StridedOperand a{pass.saved(0), n.a}, b{pass.saved(1), n.b};
+  kernels::binary_backward({n.op, a.tensor(), b.tensor(), dy, da, db, a.strides_in(dy.shape()),
+                            b.strides_in(dy.shape())},
+                           pass.stream());
+  accumulate_reduced(pass, 0, da, n.a.shape);
+  accumulate_reduced(pass, 1, db, n.b.shape);
 }
 
 // The composed backward of ops with one operand has the gradients of formulas.inc, with operands
@@ -103,8 +110,9 @@ Var whole_quotient(const Var& a, const Var& b) {
   return where(equal(y, 0.0), x / y, whole);
 }
 
-void composed_binary(const BinaryShapes& n, const ComposedPass& pass) {
-  const Var a = pass.input(0, 0), b = pass.input(1, 1), dy = pass.gradient_of_output();
+void composed_binary(const BinaryNumbers& n, const ComposedPass& pass) {
+  const Var a = with_layout("permute", pass.input(0, 0), n.a);
+  const Var b = with_layout("permute", pass.input(1, 1), n.b), dy = pass.gradient_of_output();
   const auto accumulate = [&](const auto& da, const auto& db) {
     if (pass.needs(0)) pass.accumulate(0, da());
     if (pass.needs(1)) pass.accumulate(1, db());
@@ -141,7 +149,7 @@ void composed_binary(const BinaryShapes& n, const ComposedPass& pass) {
       return;
   }
 }
-constexpr auto composed_binary_pass = [](const BinaryShapes& n, const ComposedPass& pass) {
+constexpr auto composed_binary_pass = [](const BinaryNumbers& n, const ComposedPass& pass) {
   composed_binary(n, pass);
 };
 
@@ -158,15 +166,18 @@ Var product_of(const char* name, const Var& a, const Var& b) {
   const Operands ab = operands(name, a, b);
   return record(
       name, {a, b}, computed(name, BinaryOp::multiply, ab),
-      {b.needs_gradient() ? ab.a : Tensor(), a.needs_gradient() ? ab.b : Tensor()},
-      BinaryShapes{BinaryOp::multiply, ab.a.shape(), ab.b.shape()},
-      [](const BinaryShapes& shapes, const BackwardPass& pass) {
+      {b.needs_gradient() ? ab.a.source : Tensor(), a.needs_gradient() ? ab.b.source : Tensor()},
+      BinaryNumbers{BinaryOp::multiply, ab.a.layout, ab.b.layout},
+      [](const BinaryNumbers& n, const BackwardPass& pass) {
         const Tensor& dy = pass.gradient_of_output();
         for (int side : {0, 1}) {
           if (!pass.needs(side)) continue;
           const Tensor gradient = empty_like(dy);
-          kernels::binary({shapes.op, dy, pass.saved(1 - side), gradient}, pass.stream());
-          accumulate_reduced(pass, side, gradient, side == 0 ? shapes.a : shapes.b);
+          const StridedOperand other{pass.saved(1 - side), side == 0 ? n.b : n.a};
+          kernels::binary(
+              {n.op, dy, other.tensor(), gradient, std::nullopt, other.strides_in(dy.shape())},
+              pass.stream());
+          accumulate_reduced(pass, side, gradient, side == 0 ? n.a.shape : n.b.shape);
         }
       },
       composed_binary_pass);
@@ -175,23 +186,21 @@ Var product_of(const char* name, const Var& a, const Var& b) {
 Var sum_of(const char* name, BinaryOp op, const Var& a, const Var& b) {
   const Operands ab = operands(name, a, b);
   return record(
-      name, {a, b}, computed(name, op, ab), {}, BinaryShapes{op, ab.a.shape(), ab.b.shape()},
-      [](const BinaryShapes& shapes, const BackwardPass& pass) { backward_of_sum(shapes, pass); },
-      [](const BinaryShapes& shapes, const ComposedPass& pass) {
+      name, {a, b}, computed(name, op, ab), {}, BinaryNumbers{op, ab.a.layout, ab.b.layout},
+      [](const BinaryNumbers& n, const BackwardPass& pass) { backward_of_sum(n, pass); },
+      [](const BinaryNumbers& n, const ComposedPass& pass) {
         const Var dy = pass.gradient_of_output();
         pass.accumulate(0, dy);
-        if (pass.needs(1)) pass.accumulate(1, shapes.op == BinaryOp::add ? dy : neg(dy));
+        if (pass.needs(1)) pass.accumulate(1, n.op == BinaryOp::add ? dy : neg(dy));
       });
 }
 
 Var recorded_binary(const char* name, BinaryOp op, const Var& a, const Var& b) {
   const Operands ab = operands(name, a, b);
   return record(
-      name, {a, b}, computed(name, op, ab), {ab.a, ab.b},
-      BinaryShapes{op, ab.a.shape(), ab.b.shape()},
-      [](const BinaryShapes& shapes, const BackwardPass& pass) {
-        backward_of_binary(shapes, pass);
-      },
+      name, {a, b}, computed(name, op, ab), {ab.a.source, ab.b.source},
+      BinaryNumbers{op, ab.a.layout, ab.b.layout},
+      [](const BinaryNumbers& n, const BackwardPass& pass) { backward_of_binary(n, pass); },
       composed_binary_pass);
 }
 
@@ -216,7 +225,7 @@ Var comparison(const char* name, BinaryOp op, const Var& a, const Var& b) {
   return without_gradient(name, {a, b}, computed(name, op, operands(name, a, b)));
 }
 Var number_beside(const char* op, const Var& a, double b) {
-  return number_like(op, b, operand(op, "a", a));
+  return number_like(op, b, strided_operand(op, "a", a).source);
 }
 
 Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
@@ -292,7 +301,9 @@ Var sub(double a, const Var& b) {
   return add(neg(b), a);
 }
 
-Var div(double a, const Var& b) { return div(number_like("div", a, operand("div", "b", b)), b); }
+Var div(double a, const Var& b) {
+  return div(number_like("div", a, strided_operand("div", "b", b).source), b);
+}
 Var div(const Var& a, double b) {
   const Tensor values = operand("div", "a", a);
   if (!is_floating(values.dtype())) return div(a, number_like("div", b, values));
@@ -329,18 +340,20 @@ Var greater_equal(const Var& a, double b) {
 Var where(const Var& condition, const Var& a, const Var& b) {
   const Tensor chosen = operand("where", "condition", condition);
   check_dtype("where", "condition", chosen, DType::boolean);
-  const Operands ab{operand("where", "a", a), operand("where", "b", b)};
-  check_alike("where", "a", ab.a, "b", ab.b);
-  check_device("where", {&chosen, &ab.a});
-  const Shape values = broadcast(ab.a.shape(), ab.b.shape(), "where");
-  const Tensor y = empty_like(ab.a, broadcast(chosen.shape(), values, "where"));
-  kernels::where({chosen, ab.a, ab.b, y}, y.device().compute());
+  const Operands ab{rows_operand("where", "a", a), rows_operand("where", "b", b)};
+  check_alike("where", "a", ab.a.source, "b", ab.b.source);
+  check_device("where", {&chosen, &ab.a.source});
+  const Shape values = broadcast(ab.a.layout.shape, ab.b.layout.shape, "where");
+  const Tensor y = empty_like(ab.a.source, broadcast(chosen.shape(), values, "where"));
+  kernels::where({chosen, ab.a.tensor(), ab.b.tensor(), y, ab.a.strides_in(y.shape()),
+                  ab.b.strides_in(y.shape())},
+                 y.device().compute());
 
   struct Shapes {
     Shape a, b;
   };
   return record(
-      "where", {a, b, detach(condition)}, y, {chosen}, Shapes{ab.a.shape(), ab.b.shape()},
+      "where", {a, b, detach(condition)}, y, {chosen}, Shapes{ab.a.layout.shape, ab.b.layout.shape},
       [](const Shapes& shapes, const BackwardPass& pass) {
         const Tensor& dy = pass.gradient_of_output();
         const Tensor zero = Tensor::full({}, 0.0, dy.dtype(), dy.device());
@@ -363,7 +376,7 @@ Var where(const Var& condition, const Var& a, double b) {
   return where(condition, a, number_beside("where", a, b));
 }
 Var where(const Var& condition, double a, const Var& b) {
-  return where(condition, number_like("where", a, operand("where", "b", b)), b);
+  return where(condition, number_like("where", a, strided_operand("where", "b", b).source), b);
 }
 
 Var exp(const Var& x) { return recorded_unary("exp", {UnaryOp::exp}, x); }

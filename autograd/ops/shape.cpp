@@ -148,22 +148,20 @@ Var slice(const Var& x, int axis, int64_t begin, int64_t end) {
 }
 
 Var broadcast_to(const Var& x, const Shape& shape) {
-  const Tensor values = operand("broadcast_to", "x", x);
-  if (values.shape() == shape) return x;
-  if (broadcast(values.shape(), shape, "broadcast_to") != shape)
-    refuse_shape("broadcast_to", "x", values.shape(), "one that broadcasts to " + shape.str());
-  auto repeated = [&] {
-    const Tensor y = empty_like(values, shape);
-    expand(values, y, y.device().compute());
-    return y;
-  };
-  const Tensor y = values.numel() == shape.numel() ? values.view(shape) : repeated();
-  return record(
-      "broadcast_to", {x}, y, {}, values.shape(),
+  StridedOperand y = strided_operand("broadcast_to", "x", x);
+  const Shape of_x = y.layout.shape;
+  if (of_x == shape) return x;
+  if (broadcast(of_x, shape, "broadcast_to") != shape)
+    refuse_shape("broadcast_to", "x", of_x, "one that broadcasts to " + shape.str());
+  y.layout = y.layout.broadcast_to(shape);
+  const Tensor values = moved(x, y);
+  const Var result = record(
+      "broadcast_to", {x}, values, {}, of_x,
       [](const Shape& of_x, const BackwardPass& pass) {
         accumulate_reduced(pass, 0, pass.gradient_of_output(), of_x);
       },
       [](const Shape&, const Var& dy) { return dy; });
+  return values ? result : StridedView::attached("broadcast_to", result, y);
 }
 
 Var concat(std::span<const Var> parts, int axis) {

@@ -1,5 +1,6 @@
 #include "zerograd/autograd/ops/strided.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "zerograd/autograd/tape_state.h"
@@ -27,6 +28,13 @@ Layout Layout::permuted(const AxisOrder& axes) const {
     result.shape = result.shape.with(i, shape[axis]);
     result.strides[static_cast<size_t>(i)] = strides[static_cast<size_t>(axis)];
   }
+  return result;
+}
+
+Layout Layout::broadcast_to(const Shape& to) const {
+  Layout result{.shape = to, .offset = offset};
+  std::copy_backward(strides.begin(), strides.begin() + shape.rank(),
+                     result.strides.begin() + to.rank());
   return result;
 }
 
@@ -60,6 +68,17 @@ Tensor StridedOperand::contiguous() const {
   const Tensor y = empty_like(source, shape);
   copy_to(*this, y, y.device().compute());
   return y;
+}
+
+Tensor StridedOperand::tensor() const {
+  const int64_t rest = source.numel() - layout.offset;
+  return layout.is_contiguous() && rest == layout.shape.numel() ? source.view(layout.shape)
+                                                                : source.flat(layout.offset, rest);
+}
+
+std::optional<Strides> StridedOperand::strides_in(const Shape& y) const {
+  if (layout.is_contiguous()) return std::nullopt;
+  return layout.broadcast_to(y).strides;
 }
 
 void copy_to(const StridedOperand& x, const Tensor& y, Stream& stream) {
@@ -131,6 +150,15 @@ Var StridedView::attached(const char* op, Var y, StridedOperand operand) {
 StridedOperand strided_operand(const char* op, const char* name, const Var& x) {
   if (!x) raise<ShapeError>("{}: {} is absent; expected a tensor", op, name);
   return StridedView::operand_of(x);
+}
+
+StridedOperand rows_operand(const char* op, const char* name, const Var& x) {
+  StridedOperand operand = strided_operand(op, name, x);
+  int64_t step = 0;
+  for (int i = 0; i < operand.layout.shape.rank(); ++i)
+    if (operand.layout.shape[i] > 1) step = operand.layout.strides[static_cast<size_t>(i)];
+  if (step <= 1) return operand;
+  return {x.value(), Layout::contiguous(operand.layout.shape)};
 }
 
 Var with_layout(const char* op, const Var& saved, const Layout& layout) {

@@ -5,9 +5,11 @@
 
 #include "zerograd/autograd/ops/op.h"
 
-// Operands whose elements have another order in memory: the results of permute() and transpose().
-// These copy nothing at first. matmul and einsum read them in place, on the CPU with the bits of a
-// copy; permute and, where the strides allow it, reshape return such a view again. The first other
+// Operands whose elements have another order in memory: the results of permute(), transpose() and
+// broadcast_to(). These copy nothing at first. matmul, einsum, where and the ops of two operands
+// read them in place, on the CPU with the bits of a copy (ops of two operands only if the last axis
+// stays last); permute, broadcast_to and, where the strides allow it, reshape return such a view
+// again. The first other
 // op that reads the result, or its value(), copies the elements. The result keeps the operand's
 // memory. If the operand is changed in place before the copy, reading the result is a TapeError.
 // Copied at once: integers, bool, parameters, the result of an all_gather, memory of other
@@ -24,6 +26,7 @@ struct Layout {
   static Layout contiguous(const Shape& shape);
   bool is_contiguous() const;  ///< the elements follow each other, from `offset` on
   Layout permuted(const AxisOrder& axes) const;
+  Layout broadcast_to(const Shape& to) const;  ///< the new axes have strides of 0
   /// With other extents; none if an axis would have elements at uneven distances.
   std::optional<Layout> reshaped(const Shape& to) const;
 };
@@ -33,6 +36,11 @@ struct StridedOperand {
   Layout layout;
 
   Tensor contiguous() const;  ///< shares the source's memory if the layout is contiguous
+  /// The source from the layout's first element on; itself if the layout is all of it.
+  Tensor tensor() const;
+  /// Those with which an element-wise kernel reads tensor() for a result of shape `y`; none if the
+  /// layout is contiguous.
+  std::optional<Strides> strides_in(const Shape& y) const;
 };
 
 /// Writes the elements to y, which is contiguous.
@@ -71,6 +79,9 @@ class StridedView {
 
 /// The operand without a copy. ShapeError if it is absent.
 StridedOperand strided_operand(const char* op, const char* name, const Var& x);
+/// The same for an element-wise kernel: a copy if neighbours along the last axis are apart in
+/// memory, which a copy in blocks reads faster.
+StridedOperand rows_operand(const char* op, const char* name, const Var& x);
 /// The operand of a composed backward that saved the source of a strided one.
 Var with_layout(const char* op, const Var& saved, const Layout& layout);
 /// The output of an op that only moves elements: memory of the source if the layout is contiguous,

@@ -153,8 +153,10 @@ void visit_number(DType dtype, const F& f) {
   visit_floating(dtype, f);
 }
 
-Nest<2> nest_of(const Tensor& a, const Tensor& b, const Shape& shape) {
-  return {shape, {broadcast_strides(a.shape(), shape), broadcast_strides(b.shape(), shape)}};
+template <class Args>
+Nest<2> nest_of(const Args& args, const Shape& shape) {
+  return {shape,
+          {strides_of(args.a, args.a_strides, shape), strides_of(args.b, args.b_strides, shape)}};
 }
 
 template <BinaryOp op, class T>
@@ -163,7 +165,7 @@ void run(const Binary& args, Stream& stream) {
   constexpr int width = vector_width<T>;
   const T *a = args.a.data<T>(), *b = args.b.data<T>();
   Y* y = args.y.data<Y>();
-  const Nest<2> nest = nest_of(args.a, args.b, args.y.shape());
+  const Nest<2> nest = nest_of(args, args.y.shape());
   const bool vectors = nest.has_vectors(width) && starts_vector<width>(a) &&
                        starts_vector<width>(b) && starts_vector<width>(y);
   with_width<T>(vectors, [&](auto V) {
@@ -180,7 +182,7 @@ void run(const BinaryBackward& args, Stream& stream) {
   const T *a = args.a.data<T>(), *b = args.b.data<T>(), *dy = args.dy.data<T>();
   T* da = args.da ? args.da.data<T>() : nullptr;
   T* db = args.db ? args.db.data<T>() : nullptr;
-  const Nest<2> nest = nest_of(args.a, args.b, args.dy.shape());
+  const Nest<2> nest = nest_of(args, args.dy.shape());
   bool vectors = nest.has_vectors(width);
   for (const T* start : {a, b, dy, static_cast<const T*>(da), static_cast<const T*>(db)})
     vectors = vectors && starts_vector<width>(start);
@@ -212,9 +214,9 @@ void binary_backward(const BinaryBackward& args, Workspace, Stream& stream) {
 
 void where(const Where& args, Workspace, Stream& stream) {
   const Shape& shape = args.y.shape();
-  const Nest<3> nest(
-      shape, {broadcast_strides(args.condition.shape(), shape),
-              broadcast_strides(args.a.shape(), shape), broadcast_strides(args.b.shape(), shape)});
+  const Nest<3> nest(shape, {broadcast_strides(args.condition.shape(), shape),
+                             strides_of(args.a, args.a_strides, shape),
+                             strides_of(args.b, args.b_strides, shape)});
   const auto run = [&]<class Bits>(Bits) {
     constexpr int width = vector_width<Bits>;
     const bool* condition = args.condition.data<bool>();

@@ -1,5 +1,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 
+#include <algorithm>
+
 #include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu.h"
@@ -16,6 +18,33 @@ void check_numel(const char* op, const Tensor& x, const Tensor& y) {
   if (x.numel() != y.numel())
     raise<ShapeError>("{}: y {} does not have as many elements as x; expected {}, got {}", op,
                       y.shape(), x.numel(), y.numel());
+}
+
+/// The shape that an operand has in the op.
+Shape shape_in(const char* op, const char* name, const Tensor& x, const ReadStrides& strides,
+               const Shape& y) {
+  if (!strides) return x.shape();
+  check_present(op, name, x);
+  int64_t last = 0, step = 0, least = 0;
+  for (int axis = 0; axis < y.rank(); ++axis) {
+    if (y[axis] <= 1) continue;
+    step = (*strides)[static_cast<size_t>(axis)];
+    least = std::min(least, step);
+    last += (y[axis] - 1) * step;
+  }
+  if (y.numel() > 0 && (least < 0 || step > 1 || last >= x.numel()))
+    raise<ShapeError>(
+        "{}: {} of {} elements is read up to element {} in steps of {}; expected its own elements "
+        "in steps of 0 or 1, and no stride below 0",
+        op, name, x.numel(), last, step);
+  return y;
+}
+
+/// The broadcast shape of a and b; they may be strided.
+template <class Args>
+Shape shape_of_both(const char* op, const Args& args, const Shape& y) {
+  return broadcast(shape_in(op, "a", args.a, args.a_strides, y),
+                   shape_in(op, "b", args.b, args.b_strides, y), op);
 }
 
 }  // namespace
@@ -42,7 +71,7 @@ void validate(const Binary& args) {
   else
     check_dtype(op, "a", args.a, number);
   check_dtype(op, "b", args.b, args.a.dtype());
-  check_shape(op, "y", args.y, broadcast(args.a.shape(), args.b.shape(), op));
+  check_shape(op, "y", args.y, shape_of_both(op, args, args.y.shape()));
   check_dtype(op, "y", args.y, is_comparison(args.op) ? DType::boolean : args.a.dtype());
 }
 
@@ -52,7 +81,7 @@ void validate(const BinaryBackward& args) {
     throw Unsupported("binary_backward: comparisons have no gradient; expected an arithmetic op");
   check_dtype(op, "a", args.a, floating);
   check_dtype(op, "b", args.b, args.a.dtype());
-  check_shape(op, "dy", args.dy, broadcast(args.a.shape(), args.b.shape(), op));
+  check_shape(op, "dy", args.dy, shape_of_both(op, args, args.dy.shape()));
   check_dtype(op, "dy", args.dy, args.a.dtype());
   if (args.da) check_like(op, "da", args.da, args.dy);
   if (args.db) check_like(op, "db", args.db, args.dy);
@@ -63,7 +92,7 @@ void validate(const Where& args) {
   check_dtype(op, "condition", args.condition, DType::boolean);
   check_present(op, "a", args.a);
   check_dtype(op, "b", args.b, args.a.dtype());
-  const Shape values = broadcast(args.a.shape(), args.b.shape(), op);
+  const Shape values = shape_of_both(op, args, args.y.shape());
   check_shape(op, "y", args.y, broadcast(args.condition.shape(), values, op));
   check_dtype(op, "y", args.y, args.a.dtype());
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "zerograd/kernels/kernel.h"
 
 namespace zg {
@@ -90,6 +92,14 @@ constexpr bool is_floating_only(BinaryOp op) {
 /// Whether integers refuse a divisor of 0.
 constexpr bool divides(BinaryOp op) { return op == BinaryOp::divide || op == BinaryOp::remainder; }
 
+/// With which strides an operand is read, in elements: one for each axis of y, 0 or more. Without
+/// them the operand's shape is broadcast to y's. Along the last axis of y with an extent above 1
+/// the stride is 0 or 1.
+using ReadStrides = std::optional<Strides>;
+inline Strides strides_of(const Tensor& x, const ReadStrides& strides, const Shape& y) {
+  return strides ? *strides : broadcast_strides(x.shape(), y);
+}
+
 /// y = a op b with broadcasting (axes aligned at the end, extents equal or 1). If an operand of
 /// maximum or minimum is NaN, so is the result. Integers wrap around, also the least one divided by
 /// -1; their division truncates; their remainder has the sign of the divisor. A divisor of 0 is an
@@ -100,6 +110,7 @@ struct Binary {
   Tensor a, b;  ///< same dtype: f64 | f32 | bf16 | f16 | i32 | i64 (not is_floating_only)
   Tensor y;     ///< out, the broadcast shape; a's dtype, boolean for comparisons; may be an operand
                 ///< of its shape and dtype
+  ReadStrides a_strides = {}, b_strides = {};
 };
 
 /// da = dy * d(a op b)/da and db likewise, in the broadcast shape (the caller sums them over the
@@ -109,6 +120,7 @@ struct BinaryBackward {
   BinaryOp op;
   Tensor a, b, dy;
   Tensor da, db;  ///< out, dy's shape; either may be absent
+  ReadStrides a_strides = {}, b_strides = {};
 };
 
 /// y = condition ? a : b with broadcasting.
@@ -116,6 +128,7 @@ struct Where {
   Tensor condition;  ///< boolean
   Tensor a, b;       ///< same dtype, any
   Tensor y;
+  ReadStrides a_strides = {}, b_strides = {};
 };
 
 /// y = a * x + b * y, computed in f32 (f64 if x or y is f64); y may have another floating dtype

@@ -90,9 +90,10 @@ Gradients<A> gradients([[maybe_unused]] A a, [[maybe_unused]] A b, A dy) {
 }
 
 /// Operands: a, b, result. The result is contiguous, so its inner stride is 1.
-LoopNest<3> nest_of(const Tensor& a, const Tensor& b, const Shape& shape) {
+template <class Args>
+LoopNest<3> nest_of(const Args& args, const Shape& shape) {
   return {shape,
-          {broadcast_strides(a.shape(), shape), broadcast_strides(b.shape(), shape),
+          {strides_of(args.a, args.a_strides, shape), strides_of(args.b, args.b_strides, shape),
            broadcast_strides(shape, shape)}};
 }
 
@@ -148,8 +149,12 @@ void run_vectors(const Binary& args, const LoopNest<3>& nest, Stream& stream) {
   const int64_t stride_a = nest.inner_stride(0), stride_b = nest.inner_stride(1);
   for_each_run(stream.traits().threads, nest,
                [&](const std::array<int64_t, 3>& offsets, int64_t count) {
-                 function(a + offsets[0] * size, stride_a, b + offsets[1] * size, stride_b,
-                          y + offsets[2] * size, count);
+                 const bool is_one = stride_a == 0 && stride_b == 0;  // the result of all
+                 std::byte* to = y + offsets[2] * size;
+                 function(a + offsets[0] * size, stride_a, b + offsets[1] * size,
+                          is_one ? 1 : stride_b, to, is_one ? 1 : count);
+                 for (int64_t i = 1; is_one && i < count; ++i)
+                   std::memcpy(to + i * size, to, static_cast<size_t>(size));
                });
 }
 
@@ -159,7 +164,7 @@ void binary(const Binary& args, Workspace, Stream& stream) {
   const bool is_integer = !is_floating(args.b.dtype());
   if (divides(args.op) && is_integer)
     refuse_zero_divisors(args.op == BinaryOp::divide ? "div" : "remainder", args.b);
-  const LoopNest<3> nest = nest_of(args.a, args.b, args.y.shape());
+  const LoopNest<3> nest = nest_of(args, args.y.shape());
   const int threads = stream.traits().threads;
   if (is_comparison(args.op))
     return visit_number(args.a.dtype(), [&]<class T>() {
@@ -174,7 +179,7 @@ void binary(const Binary& args, Workspace, Stream& stream) {
 }
 
 void binary_backward(const BinaryBackward& args, Workspace, Stream& stream) {
-  const LoopNest<3> nest = nest_of(args.a, args.b, args.dy.shape());
+  const LoopNest<3> nest = nest_of(args, args.dy.shape());
   const int64_t stride_a = nest.inner_stride(0), stride_b = nest.inner_stride(1);
   visit_floating(args.a.dtype(), [&]<class T>() {
     visit_arithmetic(args.op, [&]<BinaryOp op>() {
@@ -201,8 +206,8 @@ void where(const Where& args, Workspace, Stream& stream) {
   const Shape& shape = args.y.shape();
   const LoopNest<4> nest(
       shape,
-      {broadcast_strides(args.condition.shape(), shape), broadcast_strides(args.a.shape(), shape),
-       broadcast_strides(args.b.shape(), shape), broadcast_strides(shape, shape)});
+      {broadcast_strides(args.condition.shape(), shape), strides_of(args.a, args.a_strides, shape),
+       strides_of(args.b, args.b_strides, shape), broadcast_strides(shape, shape)});
   const int64_t stride_c = nest.inner_stride(0), stride_a = nest.inner_stride(1),
                 stride_b = nest.inner_stride(2);
   visit_bits(args.y.dtype(), [&]<class T>() {

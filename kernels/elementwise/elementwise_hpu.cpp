@@ -50,14 +50,16 @@ std::string kernel_of(const char* prefix, BinaryOp op) {
   return std::string(prefix) + names[static_cast<size_t>(op)];
 }
 
-Nest<2> nest_of(const Tensor& a, const Tensor& b, const Shape& shape) {
-  return {shape, {broadcast_strides(a.shape(), shape), broadcast_strides(b.shape(), shape)}};
+template <class Args>
+Nest<2> nest_of(const Args& args, const Shape& shape) {
+  return {shape,
+          {strides_of(args.a, args.a_strides, shape), strides_of(args.b, args.b_strides, shape)}};
 }
 
 }  // namespace
 
 void binary(const Binary& args, Workspace, Stream& stream) {
-  const Nest<2> nest = nest_of(args.a, args.b, args.y.shape());
+  const Nest<2> nest = nest_of(args, args.y.shape());
   const Code code = module("binary", args.a.dtype());
   const std::string kernel = kernel_of("binary_", args.op);
   const auto run = [&](const auto&... faults) {
@@ -73,7 +75,7 @@ void binary(const Binary& args, Workspace, Stream& stream) {
 }
 
 void binary_backward(const BinaryBackward& args, Workspace, Stream& stream) {
-  const Nest<2> nest = nest_of(args.a, args.b, args.dy.shape());
+  const Nest<2> nest = nest_of(args, args.dy.shape());
   launch(stream, module("binary", args.a.dtype()), kernel_of("slopes_", args.op).c_str(),
          {span_groups(nest.numel)}, args.a.raw(), args.b.raw(), args.dy.raw(), args.da.raw(),
          args.db.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0], nest.strides[1]);
@@ -82,8 +84,8 @@ void binary_backward(const BinaryBackward& args, Workspace, Stream& stream) {
 void where(const Where& a, Workspace, Stream& stream) {
   const Shape& shape = a.y.shape();
   const Nest<3> nest(
-      shape, {broadcast_strides(a.condition.shape(), shape), broadcast_strides(a.a.shape(), shape),
-              broadcast_strides(a.b.shape(), shape)});
+      shape, {broadcast_strides(a.condition.shape(), shape), strides_of(a.a, a.a_strides, shape),
+              strides_of(a.b, a.b_strides, shape)});
   const std::string kernel = fmt::format("where_{}", size_of(a.y.dtype()));
   launch(stream, module("where"), kernel.c_str(), {span_groups(nest.numel)}, a.condition.raw(),
          a.a.raw(), a.b.raw(), a.y.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0],

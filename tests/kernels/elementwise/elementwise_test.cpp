@@ -6,6 +6,7 @@
 
 #include "tests/support/cover.h"
 #include "tests/support/op_case.h"
+#include "zerograd/kernels/movement/movement.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -162,6 +163,48 @@ TEST_CASE("binary ops broadcast like numpy for every type and level") {
           CHECK(excess(run_binary(BinaryOp(op), a, b), expected, 1e-300, roundings) <= 1);
         },
         on_device(floating_dtypes, device), pairs, ops);
+}
+
+TEST_CASE("strided operands of binary ops and where give the bits of copies") {
+  const std::pair<Shape, Strides> reads[] = {{{2, 3, 5, 8}, {120, 8, 24, 1}},  // permuted
+                                             {{2, 3, 5, 8}, {0, 8, 24, 1}},    // and repeated
+                                             {{6, 1, 33, 1}, {33, 0, 1, 0}},
+                                             {{3, 7}, {1, 0}},
+                                             {{5}, {0}}};
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating_dtypes, device))
+      for (const auto& [shape, strides] : reads)
+        for (const BinaryOp op : {BinaryOp::add, BinaryOp::divide, BinaryOp::less}) {
+          INFO(level_of(device), ", ", name_of(dtype), ", ", shape.str(), ", op ", int(op));
+          Stream& stream = device.compute();
+          const Tensor x = random_tensor({240}, dtype, device, 1, 0.5, 2.0);
+          const Tensor other = random_tensor(shape, dtype, device, 2, 0.5, 2.0);
+          const Tensor bytes = random_tensor(shape, DType::u8, device, 4, 0, 2);
+          const Tensor flags = bytes.alias(0, shape, DType::boolean);
+          const auto made = [&](DType of) { return Tensor::empty(shape, of, device); };
+          const Tensor copy = made(dtype);
+          kernels::strided_copy({x, copy, shape, strides, broadcast_strides(shape, shape)}, stream);
+          const auto results = [&](const Tensor& read, const ReadStrides& of_read) {
+            std::vector<Tensor> all;
+            const auto add = [&](const Tensor& a, const Tensor& b, const ReadStrides& of_a,
+                                 const ReadStrides& of_b) {
+              all.push_back(made(is_comparison(op) ? DType::boolean : dtype));
+              kernels::binary({op, a, b, all.back(), of_a, of_b}, stream);
+              all.push_back(made(dtype));
+              kernels::where({flags, a, b, all.back(), of_a, of_b}, stream);
+              if (is_comparison(op)) return;
+              const Tensor da = made(dtype), db = made(dtype);
+              kernels::binary_backward({op, a, b, other, da, db, of_a, of_b}, stream);
+              all.insert(all.end(), {da, db});
+            };
+            add(read, other, of_read, {});
+            add(other, read, {}, of_read);
+            add(read, read, of_read, of_read);
+            return all;
+          };
+          const std::vector<Tensor> strided = results(x, strides), expected = results(copy, {});
+          for (size_t i = 0; i < expected.size(); ++i) CHECK(same_bits(strided[i], expected[i]));
+        }
 }
 
 TEST_CASE("elementwise ops give the same bits at every alignment of their operands") {
@@ -390,6 +433,21 @@ TEST_CASE("elementwise ops refuse wrong shapes, dtypes and devices, on meta devi
     CHECK_THROWS_WITH_AS(
         kernels::binary({.op = BinaryOp::add, .a = f32({3}), .b = bf({3}), .y = f32({3})}, stream),
         "binary: b holds bf16; expected f32", DTypeError);
+    const auto strided = [&](const Strides& strides) {
+      kernels::binary({.op = BinaryOp::add,
+                       .a = f32({2, 3}),
+                       .b = f32({6}),
+                       .y = f32({2, 3}),
+                       .b_strides = strides},
+                      stream);
+    };
+    strided({3, 1});
+    CHECK_THROWS_WITH_AS(strided({4, 1}),
+                         "binary: b of 6 elements is read up to element 6 in steps of 1; expected "
+                         "its own elements in steps of 0 or 1, and no stride below 0",
+                         ShapeError);
+    CHECK_THROWS_AS(strided({1, 2}), ShapeError);
+    CHECK_THROWS_AS(strided({-1, 1}), ShapeError);
     CHECK_THROWS_AS(
         kernels::binary({.op = BinaryOp::less, .a = f32({3}), .b = f32({3}), .y = f32({3})},
                         stream),
