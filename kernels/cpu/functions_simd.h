@@ -3,8 +3,8 @@
 #include "zerograd/kernels/cpu/simd.h"
 #include "zerograd/runtime/portable_templates.h"
 
-// Elementary functions of vectors. Besides exp and tanh they are computed in f64 and rounded once,
-// with the bits of runtime/portable_math.h.
+// Elementary functions of vectors. Besides exp, expm1 and tanh they are computed in f64 and rounded
+// once, with the bits of runtime/portable_math.h.
 namespace zg::portable {
 namespace {
 
@@ -76,7 +76,6 @@ inline Vec in_f64(const F& f, Vectors... x) {
 [[gnu::noinline, maybe_unused]] Vec log(Vec x) { return in_f64(portable::log_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec log1p(Vec x) { return in_f64(portable::log1p_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec log2(Vec x) { return in_f64(portable::log2_of<Doubles>, x); }
-[[gnu::noinline, maybe_unused]] Vec expm1(Vec x) { return in_f64(portable::expm1_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec atan(Vec x) { return in_f64(portable::atan_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec erf(Vec x) { return in_f64(portable::erf_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec pow(Vec x, Vec y) {
@@ -121,6 +120,24 @@ inline Vec cos(Vec x) { return sine(x, 1, portable::cos); }
 inline Vec sin(Vec x) {
   const Vec value = sine(x, 0, portable::sin);
   return select(abs(x) <= 0.0, x, value);  // -0
+}
+
+/// e^x - 1 within 1.3 ulp: with x = n ln 2 + r + rest it is 2^n (r + tail) + (2^n - 1). Half of it
+/// is computed and doubled, because an f32 does not hold 2^128.
+inline Vec expm1(Vec x) {
+  const Vec clamped = min(89.0, max(-20.0, x));  // NaN stays, as in exp
+  const Vec n = round(clamped * 1.44269504088896341f);
+  const Vec high = fnma(n, 0.693359375f, clamped), r = fnma(n, -2.12194440e-4f, high);
+  const Vec rest = fnma(n, -2.12194440e-4f, high - r);  // the rounding error of r
+  Vec tail = 1.984595728572458e-4f;
+  tail = fma(tail, r, 1.39416405e-3f);
+  tail = fma(tail, r, 8.33339151e-3f);
+  tail = fma(tail, r, 4.16663475e-2f);
+  tail = fma(tail, r, 0.166666657f);
+  tail = fma(tail, r, 0.5f);
+  tail = fma(tail, r * r, rest);
+  const Vec half = scale_by_power(0.5, n), value = fma(half, tail, fma(half, r, half - 0.5));
+  return select(abs(x) < 0x1p-26, x, value + value);
 }
 
 /// a, which has no sign, with the sign of b; also of -0.

@@ -140,6 +140,22 @@ TEST_CASE("erf and log1p keep the digits of small arguments and reach their limi
   }
 }
 
+TEST_CASE("expm1 is within 2 ulp of numbers of all sizes and signs") {
+  std::vector<float> xs;
+  for (float size = 0x1p-30f; size < 88.7f; size *= 1.01f) xs.push_back(size), xs.push_back(-size);
+  for (int half = -60; half < 256; ++half)  // where the multiple of ln 2 changes
+    xs.push_back(static_cast<float>(half * std::numbers::ln2 / 2));
+  std::vector<double> expected;
+  for (float x : xs) expected.push_back(std::expm1(double{x}));
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    const int ulps = device.type() == Device::Type::hpu ? 3 : 2;
+    const Tensor y =
+        run_unary(UnaryOp::expm1, Tensor::from(xs, {static_cast<int64_t>(xs.size())}, device));
+    CHECK(excess(y, expected, 0, ulps * 2 * unit_roundoff(DType::f32)) <= 1);
+  }
+}
+
 TEST_CASE("integers, signs and functions with poles have PyTorch's values at the edges") {
   using Doubles = std::vector<double>;
   constexpr double inf = infinity, nan = not_a_number, half_pi = std::numbers::pi / 2;
