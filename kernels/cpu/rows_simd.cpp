@@ -17,6 +17,77 @@ double row_max(const void* row, int64_t n) {
     return reduce(best, [](auto a, auto b) { return (a > b) | (a != a) ? a : b; });
 }
 
+constexpr int lane_of(int row) {
+  int lane = 0;
+  for (int from = 1, to = part_lanes / 2; to > 0; from *= 2, to /= 2) lane += row & from ? to : 0;
+  return lane;
+}
+/// Combines neighbours among 2 * part_lanes / distance registers.
+template <int distance, class F>
+void combine_neighbours(Part* p, const F& f) {
+  constexpr auto lanes = std::make_index_sequence<part_lanes>();
+#pragma GCC unroll 8
+  for (int i = 0; i < parts * distance; ++i)
+    p[i] = f(even_blocks<distance>(p[2 * i], p[2 * i + 1], lanes),
+             odd_blocks<distance>(p[2 * i], p[2 * i + 1], lanes));
+  if constexpr (distance > 1) combine_neighbours<distance / 2>(p, f);
+}
+/// Lane r of the result is f of all lanes of rows[r], as the tree of reduce().
+template <class F>
+Vec reduce_rows(const Vec (&rows)[Vec::lanes], const F& f) {
+  Part p[Vec::lanes];
+#pragma GCC unroll 16
+  for (int r = 0; r < Vec::lanes; ++r) {
+    const auto& row = rows[r / part_lanes * part_lanes + lane_of(r % part_lanes)].part;
+    if constexpr (parts == 1) p[r] = row[0];
+    if constexpr (parts == 2) p[r] = f(row[0], row[1]);
+    if constexpr (parts == 4) p[r] = f(f(row[0], row[2]), f(row[1], row[3]));
+  }
+  combine_neighbours<part_lanes / 2>(p, f);
+  return each([&](int i) { return p[i]; });
+}
+
+template <class T>
+void row_sums(const void* from, int64_t rows, int64_t step, int64_t n, double* totals) {
+  constexpr int64_t block = 128;
+  const T* x = static_cast<const T*>(from);
+  for (int64_t r = 0; r < rows; ++r) totals[r] = 0;
+  for (; n > 0; x += block, n -= block) {
+    const int64_t size = n < block ? n : block;
+    const auto sum_in_lanes = [&](const T* row) {
+      Vec sum = 0.0;
+      for_vectors(size, [&](int64_t i, auto count) { sum = sum + load(row + i, count); });
+      return sum;
+    };
+    if (rows == 1) {
+      totals[0] += static_cast<double>(reduce_add(sum_in_lanes(x)));
+      continue;
+    }
+    Vec sums[Vec::lanes];
+    float results[Vec::lanes];
+    for (int64_t r = 0; r < rows; ++r) sums[r] = sum_in_lanes(x + r * step);
+    for (int64_t r = rows; r < Vec::lanes; ++r) sums[r] = 0.0;
+    store(results, reduce_rows(sums, [](auto a, auto b) { return a + b; }));
+    for (int64_t r = 0; r < rows; ++r) totals[r] += static_cast<double>(results[r]);
+  }
+}
+
+template <class T>
+void row_maxima(const void* from, int64_t rows, int64_t step, int64_t n, float* totals) {
+  const T* x = static_cast<const T*>(from);
+  Vec best[Vec::lanes];
+  for (int64_t r = 0; r < Vec::lanes; ++r) {
+    best[r] = -__builtin_inf();
+    if (r < rows)
+      for_vectors(n, [&](int64_t i, auto count) {
+        const Vec next = keep(load(x + r * step + i, count), count, best[r]);
+        best[r] = select(next <= next, max(next, best[r]), next);
+      });
+  }
+  const Vec all = reduce_rows(best, [](Part a, Part b) { return (a > b) | (a != a) ? a : b; });
+  store(totals, all, rows);
+}
+
 /// Terms are summed in the accumulator type over blocks, the blocks in f64.
 constexpr int64_t sum_block = 1024;
 template <class T, class Term>
@@ -192,6 +263,8 @@ const RowTable row_table = {
                    {row_scaled_exp<double, double>, row_scaled_exp<float, float>,
                     row_scaled_exp<float, bf16>, row_scaled_exp<float, f16>}},
     .add_rows = {add_rows<double>, add_rows<float>, add_rows<bf16>, add_rows<f16>},
+    .sums = {row_sums<float>, row_sums<bf16>, row_sums<f16>},
+    .maxima = {row_maxima<float>, row_maxima<bf16>, row_maxima<f16>},
     .softmax = {softmax<double>, softmax<float>, softmax<bf16>, softmax<f16>},
     .softmax_slopes = {softmax_slopes<double>, softmax_slopes<float>, softmax_slopes<bf16>,
                        softmax_slopes<f16>},

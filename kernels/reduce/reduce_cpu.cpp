@@ -105,7 +105,18 @@ struct Sum {
   static Total merged(Total a, Total b) { return a + b; }
   static void add(Block& sum, T x) { sum += static_cast<Block>(x); }
 
-  static Total of_run(const RowTable&, const T* x, int64_t n) {
+  static constexpr int64_t long_row = 1024;  ///< up to this extent 16 rows are side by side
+  /// As of_run, of up to 16 rows: RowTable::sums.
+  static void of_rows(const RowTable& table, const T* x, int64_t rows, int64_t step, int64_t n,
+                      Total* totals) {
+    table.sums[type_index<T> - 1](x, rows, step, n, totals);
+  }
+  static Total of_run([[maybe_unused]] const RowTable& table, const T* x, int64_t n) {
+    if constexpr (std::is_same_v<Block, float>) {
+      Total total;
+      of_rows(table, x, 1, 0, n, &total);
+      return total;
+    }
     constexpr int lanes = 16, block = 128;
     Total total = 0;
     for (; n > 0; x += block, n -= block) {
@@ -134,6 +145,11 @@ struct Max {
   /// NaN is larger than every number.
   static Total merged(Total a, Total b) { return b > a || b != b ? b : a; }
   static void add(Block& best, T x) { best = merged(best, static_cast<Total>(x)); }
+  static constexpr int64_t long_row = 128;
+  static void of_rows(const RowTable& table, const T* x, int64_t rows, int64_t step, int64_t n,
+                      Total* totals) {
+    table.maxima[type_index<T> - 1](x, rows, step, n, totals);
+  }
   static Total of_run([[maybe_unused]] const RowTable& table, const T* x, int64_t n) {
     if constexpr (std::is_same_v<Total, float>) return row_max(table, x, n);
     // NaN is searched for separately, so the maximum is one instruction for each vector.
@@ -209,6 +225,18 @@ void for_each_part(const Plan& plan, const T* x, const Device::Traits& traits, c
     const int64_t elements = plan.reduced_elements();
     const int64_t each = std::clamp<int64_t>(elements, 1, chunk_elements);
     const int64_t grain = std::max<int64_t>(task_elements / each, 1);
+    if constexpr (std::is_same_v<typename Op::Block, float>)
+      if (plan.reduced.rank == 0 && plan.kept.rank == 1 && plan.chunks == 1 &&
+          elements <= Op::long_row)
+        return parallel_for(threads, plan.outputs, grain, [&](int64_t first, int64_t last) {
+          constexpr int64_t rows = 16;
+          Total totals[rows];
+          for (int64_t output = first; output < last; output += rows) {
+            const int64_t count = std::min(rows, last - output), step = plan.kept.strides[0];
+            Op::of_rows(table, x + output * step, count, step, elements, totals);
+            put(output, int64_t{0}, int64_t{0}, count, totals);
+          }
+        });
     parallel_for(threads, plan.outputs * plan.chunks, grain, [&](int64_t first, int64_t last) {
       for (int64_t part = first; part < last; ++part) {
         const int64_t output = part / plan.chunks, chunk = part % plan.chunks;

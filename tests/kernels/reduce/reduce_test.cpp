@@ -157,6 +157,38 @@ TEST_CASE("a sum keeps the small elements beside a very large one") {
 
 TEST_SUITE_END();
 
+TEST_CASE("sums and maxima of short rows have one order at every level, in groups of any size") {
+  for (const int64_t n : {1, 15, 49, 128, 129, 196, 1024, 1025})
+    for (const int64_t count : {1, 2, 15, 17, 40}) {
+      const Tensor x = random_tensor({count, n}, DType::f32, Device::cpu(), 5);
+      std::vector<float> xs = x.to_host<float>(), sums, maxima;
+      xs[xs.size() / 2] = not_a_number;
+      for (const float* row = xs.data(); row < xs.data() + xs.size(); row += n) {
+        double total = 0;
+        for (int64_t begin = 0; begin < n; begin += 128) {
+          float lanes[16] = {};
+          for (int64_t i = begin; i < std::min(n, begin + 128); ++i) lanes[i % 16] += row[i];
+          for (int width = 8; width > 0; width /= 2)
+            for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+          total += static_cast<double>(lanes[0]);
+        }
+        const bool has_nan = std::any_of(row, row + n, [](float value) { return value != value; });
+        sums.push_back(static_cast<float>(total));
+        maxima.push_back(has_nan ? not_a_number : *std::max_element(row, row + n));
+      }
+      for (const Device& device : devices_at_every_level()) {
+        INFO(level_of(device), ", ", count, " rows of ", n);
+        const Tensor in = Tensor::from(xs, {count, n}, device);
+        const auto check = [&](ReduceOp op, const std::vector<float>& expected) {
+          const Tensor y = run_reduce(op, {{count, n}, 2}, in, DType::f32);
+          CHECK(excess(y, std::vector<double>(expected.begin(), expected.end()), 0) <= 0);
+        };
+        check(ReduceOp::sum, sums);
+        check(ReduceOp::max, maxima);
+      }
+    }
+}
+
 TEST_CASE("reduce has the same bits for any thread count") {
   for (const ReduceCase& c : cases)
     for (DType dtype : {DType::f32, DType::bf16}) {
