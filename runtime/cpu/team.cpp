@@ -97,7 +97,8 @@ class Pool {
     f_ = &f;
     tasks_ = tasks;
     workers_ = workers;
-    next_.store(0, std::memory_order_relaxed);
+    for (int i = 0; i < workers; ++i)
+      shares_[static_cast<size_t>(i)].next.store(tasks * i / workers, std::memory_order_relaxed);
     gate_.store(open, std::memory_order_release);
     regions_.fetch_add(1);
     // A helper that was woken and has no core yet is not woken again.
@@ -126,6 +127,8 @@ class Pool {
   }
 
   void grow(int workers) {
+    if (shares_.size() < static_cast<size_t>(workers))
+      shares_ = std::vector<Share>(static_cast<size_t>(workers));
     while (static_cast<int>(helpers_.size()) + 1 < workers) try {
         helpers_.emplace_back(&Pool::help, this, static_cast<int>(helpers_.size()) + 1);
         ++threads_of_teams;
@@ -137,12 +140,23 @@ class Pool {
       }
   }
 
+  /// Runs the tasks of the worker's own share, then those left in other shares. If two regions
+  /// divide a tensor alike, a worker finds its part of it in its core's cache.
   void work(int worker) {
     const TaskRef f = *f_;
     const int64_t tasks = tasks_;
+    const int workers = workers_;
     in_task = true;
-    for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks;)
-      f(task, worker);
+    for (int i = 0; i < workers; ++i) {
+      const int owner = (worker + i) % workers;
+      const int64_t end = tasks * (owner + 1) / workers;
+      std::atomic<int64_t>& next = shares_[static_cast<size_t>(owner)].next;
+      while (next.load(std::memory_order_relaxed) < end) {
+        const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
+        if (task >= end) break;
+        f(task, worker);
+      }
+    }
     in_task = false;
   }
 
@@ -174,7 +188,11 @@ class Pool {
   const TaskRef* f_ = nullptr;
   int64_t tasks_ = 0;
   int workers_ = 0;
-  alignas(64) std::atomic<int64_t> next_{0};
+  /// The next task of a worker's share of the region's tasks, which are neighbours.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+  };
+  std::vector<Share> shares_;
   alignas(64) std::atomic<int> gate_{0};
   alignas(64) std::atomic<int> regions_{0};  // regions begun
   std::atomic<bool> asleep_{false};          // a helper may sleep

@@ -65,6 +65,22 @@ TEST_CASE("a team ends after the tasks that other threads have begun") {
   zg::testing::wait_until(run, "another thread takes a task");
 }
 
+TEST_CASE("a thread of a team begins with the tasks of its own share") {
+  int64_t first_of_helper = -1;
+  const auto run = [&] {
+    int64_t first[2] = {-1, -1};
+    zg::cpu::team(2, 65, [&](int64_t task, int worker) {
+      if (first[worker] < 0) first[worker] = task;
+      std::this_thread::yield();
+    });
+    CHECK(first[0] == 0);
+    first_of_helper = first[1];
+    return first_of_helper >= 0;
+  };
+  zg::testing::wait_until(run, "another thread takes a task");
+  CHECK(first_of_helper >= 32);
+}
+
 TEST_CASE("two threads can each run a team at the same time") {
   auto work = [](int64_t* sum) {
     for (int round = 0; round < 50; ++round) {
