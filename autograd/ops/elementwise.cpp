@@ -30,9 +30,8 @@ Tensor computed(const char* name, BinaryOp op, const Operands& ab) {
   const Shape shape = broadcast(ab.a.layout.shape, ab.b.layout.shape, name);
   const DType dtype = is_comparison(op) ? DType::boolean : ab.dtype();
   const Tensor y = Tensor::empty(shape, dtype, ab.a.source.device());
-  kernels::binary(
-      {op, ab.a.tensor(), ab.b.tensor(), y, ab.a.strides_in(shape), ab.b.strides_in(shape)},
-      y.device().compute());
+  kernels::binary({op, ab.a.source, ab.b.source, y, ab.a.strides_in(shape), ab.b.strides_in(shape)},
+                  y.device().compute());
   return y;
 }
 
@@ -56,9 +55,9 @@ void backward_of_binary(const BinaryNumbers& n, const BackwardPass& pass) {
   const Tensor da = pass.needs(0) ? empty_like(dy) : Tensor();
   const Tensor db = pass.needs(1) ? empty_like(dy) : Tensor();
   const StridedOperand a{pass.saved(0), n.a}, b{pass.saved(1), n.b};
-  kernels::binary_backward({n.op, a.tensor(), b.tensor(), dy, da, db, a.strides_in(dy.shape()),
-                            b.strides_in(dy.shape())},
-                           pass.stream());
+  kernels::binary_backward(
+      {n.op, a.source, b.source, dy, da, db, a.strides_in(dy.shape()), b.strides_in(dy.shape())},
+      pass.stream());
   accumulate_reduced(pass, 0, da, n.a.shape);
   accumulate_reduced(pass, 1, db, n.b.shape);
 }
@@ -175,7 +174,7 @@ Var product_of(const char* name, const Var& a, const Var& b) {
           const Tensor gradient = empty_like(dy);
           const StridedOperand other{pass.saved(1 - side), side == 0 ? n.b : n.a};
           kernels::binary(
-              {n.op, dy, other.tensor(), gradient, std::nullopt, other.strides_in(dy.shape())},
+              {n.op, dy, other.source, gradient, std::nullopt, other.strides_in(dy.shape())},
               pass.stream());
           accumulate_reduced(pass, side, gradient, side == 0 ? n.a.shape : n.b.shape);
         }
@@ -345,9 +344,9 @@ Var where(const Var& condition, const Var& a, const Var& b) {
   check_device("where", {&chosen, &ab.a.source});
   const Shape values = broadcast(ab.a.layout.shape, ab.b.layout.shape, "where");
   const Tensor y = empty_like(ab.a.source, broadcast(chosen.shape(), values, "where"));
-  kernels::where({chosen, ab.a.tensor(), ab.b.tensor(), y, ab.a.strides_in(y.shape()),
-                  ab.b.strides_in(y.shape())},
-                 y.device().compute());
+  kernels::where(
+      {chosen, ab.a.source, ab.b.source, y, ab.a.strides_in(y.shape()), ab.b.strides_in(y.shape())},
+      y.device().compute());
 
   struct Shapes {
     Shape a, b;

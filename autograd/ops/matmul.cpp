@@ -106,8 +106,7 @@ Batch batch_of(const Layout& a, const Layout& b) {
 /// do not depend on how its operands are stored.
 void copy_unless_readable(StridedOperand& a, const Var& a_var, StridedOperand& b,
                           const Var& b_var) {
-  if (a.layout.is_contiguous() && b.layout.is_contiguous() && !a.layout.offset && !b.layout.offset)
-    return;
+  if (a.layout.is_contiguous() && b.layout.is_contiguous()) return;
   const Layout of_a = Layout::contiguous(a.layout.shape), of_b = Layout::contiguous(b.layout.shape);
   const int64_t rows = batch_of(of_a, of_b).M;
   if (!matrix_in(a.layout) || batch_of(a.layout, of_b).M != rows) a = {a_var.value(), of_a};
@@ -192,7 +191,7 @@ void backward_of_matmul(const Layouts& layouts, const BackwardPass& pass) {
     const Batch n = batch_of(Layout::contiguous(layouts.a.shape), layouts.b);
     const InputGradient da = gradient_of(pass, left, n);
     multiply({.a = dy,
-              .b = from(pass.saved(1), layouts.b.offset),
+              .b = pass.saved(1),
               .c = da.tensor(),
               .M = n.M,
               .N = n.K,
@@ -205,7 +204,7 @@ void backward_of_matmul(const Layouts& layouts, const BackwardPass& pass) {
   if (pass.needs(1)) {
     const Batch n = batch_of(layouts.a, Layout::contiguous(layouts.b.shape));
     const InputGradient db = gradient_of(pass, right, n);
-    multiply({.a = from(pass.saved(0), layouts.a.offset),
+    multiply({.a = pass.saved(0),
               .b = dy,
               .c = db.tensor(),
               .M = n.K,
@@ -240,8 +239,8 @@ Var matmul(const Var& a, const Var& b) {
   copy_unless_readable(rows, a, columns, b);
   const Batch n = batch_of(rows.layout, columns.layout);
   const Tensor y = empty_like(rows.source, n.shape);
-  multiply({.a = from(rows.source, rows.layout.offset),
-            .b = from(columns.source, columns.layout.offset),
+  multiply({.a = rows.source,
+            .b = columns.source,
             .c = y,
             .M = n.M,
             .N = n.N,

@@ -32,7 +32,7 @@ Layout Layout::permuted(const AxisOrder& axes) const {
 }
 
 Layout Layout::broadcast_to(const Shape& to) const {
-  Layout result{.shape = to, .offset = offset};
+  Layout result{.shape = to};
   std::copy_backward(strides.begin(), strides.begin() + shape.rank(),
                      result.strides.begin() + to.rank());
   return result;
@@ -40,7 +40,6 @@ Layout Layout::broadcast_to(const Shape& to) const {
 
 std::optional<Layout> Layout::reshaped(const Shape& to) const {
   Layout result = contiguous(to);
-  result.offset = offset;
   if (shape.numel() == 0) return result;
   // From the last axis: `left` elements of a run of evenly spaced ones are without an axis.
   int next = shape.rank() - 1;
@@ -64,16 +63,10 @@ std::optional<Layout> Layout::reshaped(const Shape& to) const {
 
 Tensor StridedOperand::contiguous() const {
   const Shape& shape = layout.shape;
-  if (layout.is_contiguous()) return source.flat(layout.offset, shape.numel()).view(shape);
+  if (layout.is_contiguous()) return source.flat(0, shape.numel()).view(shape);
   const Tensor y = empty_like(source, shape);
   copy_to(*this, y, y.device().compute());
   return y;
-}
-
-Tensor StridedOperand::tensor() const {
-  const int64_t rest = source.numel() - layout.offset;
-  return layout.is_contiguous() && rest == layout.shape.numel() ? source.view(layout.shape)
-                                                                : source.flat(layout.offset, rest);
 }
 
 std::optional<Strides> StridedOperand::strides_in(const Shape& y) const {
@@ -82,13 +75,12 @@ std::optional<Strides> StridedOperand::strides_in(const Shape& y) const {
 }
 
 void copy_to(const StridedOperand& x, const Tensor& y, Stream& stream) {
-  const auto& [shape, strides, offset] = x.layout;
+  const auto& [shape, strides] = x.layout;
   kernels::strided_copy({.x = x.source,
                          .y = y,
                          .extents = shape,
                          .x_strides = strides,
-                         .y_strides = broadcast_strides(shape, shape),
-                         .x_offset = offset},
+                         .y_strides = broadcast_strides(shape, shape)},
                         stream);
 }
 
@@ -162,7 +154,7 @@ StridedOperand rows_operand(const char* op, const char* name, const Var& x) {
 }
 
 Var with_layout(const char* op, const Var& saved, const Layout& layout) {
-  if (!saved || (layout.offset == 0 && layout.is_contiguous())) return saved;
+  if (!saved || layout.is_contiguous()) return saved;
   return StridedView::attached(op, saved, {saved.value(), layout});
 }
 

@@ -16,15 +16,14 @@
 // programs.
 namespace zg {
 
-/// Element i of `shape` is the element offset + sum of i * strides of a tensor. Axes of extent 1
+/// Element i of `shape` is element sum of i * strides of a tensor. Axes of extent 1
 /// have a stride of 0.
 struct Layout {
   Shape shape;
   Strides strides{};
-  int64_t offset = 0;
 
   static Layout contiguous(const Shape& shape);
-  bool is_contiguous() const;  ///< the elements follow each other, from `offset` on
+  bool is_contiguous() const;  ///< the elements follow each other
   Layout permuted(const AxisOrder& axes) const;
   Layout broadcast_to(const Shape& to) const;  ///< the new axes have strides of 0
   /// With other extents; none if an axis would have elements at uneven distances.
@@ -36,10 +35,8 @@ struct StridedOperand {
   Layout layout;
 
   Tensor contiguous() const;  ///< shares the source's memory if the layout is contiguous
-  /// The source from the layout's first element on; itself if the layout is all of it.
-  Tensor tensor() const;
-  /// Those with which an element-wise kernel reads tensor() for a result of shape `y`; none if the
-  /// layout is contiguous.
+  /// Those with which an element-wise kernel reads the source for a result of shape `y`; none if
+  /// the layout is contiguous.
   std::optional<Strides> strides_in(const Shape& y) const;
 };
 
