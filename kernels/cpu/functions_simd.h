@@ -3,8 +3,8 @@
 #include "zerograd/kernels/cpu/simd.h"
 #include "zerograd/runtime/portable_templates.h"
 
-// Elementary functions of vectors. Besides exp, expm1 and tanh they are computed in f64 and rounded
-// once, with the bits of runtime/portable_math.h.
+// Elementary functions of vectors. Besides exp, expm1, log1p and tanh they are computed in f64 and
+// rounded once, with the bits of runtime/portable_math.h.
 namespace zg::portable {
 namespace {
 
@@ -74,7 +74,6 @@ inline Vec in_f64(const F& f, Vectors... x) {
 // Functions of some hundred instructions: calls cost less than a copy for each type and each last,
 // shorter vector.
 [[gnu::noinline, maybe_unused]] Vec log(Vec x) { return in_f64(portable::log_of<Doubles>, x); }
-[[gnu::noinline, maybe_unused]] Vec log1p(Vec x) { return in_f64(portable::log1p_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec log2(Vec x) { return in_f64(portable::log2_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec atan(Vec x) { return in_f64(portable::atan_of<Doubles>, x); }
 [[gnu::noinline, maybe_unused]] Vec erf(Vec x) { return in_f64(portable::erf_of<Doubles>, x); }
@@ -138,6 +137,34 @@ inline Vec expm1(Vec x) {
   tail = fma(tail, r * r, rest);
   const Vec half = scale_by_power(0.5, n), value = fma(half, tail, fma(half, r, half - 0.5));
   return select(abs(x) < 0x1p-26, x, value + value);
+}
+
+/// log(1 + x) within 1.5 ulp: 1 + x without its rounding error is 2^n (1 + f), f between sqrt(1/2)
+/// - 1 and sqrt(2) - 1. The polynomial is that of logf in the Cephes library.
+inline Vec log1p(Vec x) {
+  using Integers [[gnu::vector_size(4 * part_lanes)]] = int32_t;
+  const Vec y = x + 1.0, error = select(x < 1.0, x - (y - 1.0), 1.0 - (y - x));
+  const auto power = [&](int i) { return (words_of(y.part[i]) - 0x3f3504f3u) & 0xff800000u; };
+  const Vec n =
+      each([&](int i) { return __builtin_convertvector((Integers)power(i) >> 23, Part); });
+  const Vec scaled_error =
+      each([&](int i) { return error.part[i] * part_of(0x3f800000u - power(i)); });
+  const Vec f = each([&](int i) { return part_of(words_of(y.part[i]) - power(i)); }) - 1.0 +
+                select(x < 0x1p25, scaled_error, 0.0);
+  Vec p = 7.0376836292e-2f;
+  p = fma(p, f, -1.1514610310e-1f);
+  p = fma(p, f, 1.1676998740e-1f);
+  p = fma(p, f, -1.2420140846e-1f);
+  p = fma(p, f, 1.4249322787e-1f);
+  p = fma(p, f, -1.6668057665e-1f);
+  p = fma(p, f, 2.0000714765e-1f);
+  p = fma(p, f, -2.4999993993e-1f);
+  p = fma(p, f, 3.3333331174e-1f);
+  const Vec square = f * f;
+  const Vec rest = fma(n, -2.12194440e-4f, fma(square, -0.5f, p * square * f));
+  const Vec value = fma(n, 0.693359375f, f + rest), infinity = __builtin_inf();
+  const Vec finite = select(-1.0 < x, value, select(x < -1.0, infinity - infinity, x - infinity));
+  return select(abs(x) < 0x1p-26, x, select(x < infinity, finite, x));
 }
 
 /// a, which has no sign, with the sign of b; also of -0.
