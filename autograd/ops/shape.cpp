@@ -68,12 +68,14 @@ void composed_split(const void* numbers, const ComposedPass& pass) {
 
 void backward_of_split(const void* numbers, const BackwardPass& pass) {
   const ConcatParts parts(numbers);
-  const Tensor dx = pass.make_gradient(0);
-  fill_zero(dx, pass.stream());
-  for (int i = 0; i < parts.count(); ++i)
+  int first = 0;
+  while (!pass.gradient_of_output(first)) ++first;
+  const InputGradient dx(pass, 0, pass.gradient_of_output(first).dtype());
+  fill_zero(dx.tensor(), pass.stream());
+  for (int i = first; i < parts.count(); ++i)
     if (const Tensor& dy = pass.gradient_of_output(i))
-      write_block(dy, dx, parts.axis(), parts.begin(i), pass.stream());
-  pass.accumulate(0, dx);
+      write_block(dy, dx.tensor(), parts.axis(), parts.begin(i), pass.stream());
+  dx.accumulate();
 }
 
 }  // namespace

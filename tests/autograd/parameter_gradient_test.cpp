@@ -131,6 +131,8 @@ TEST_CASE("a parameter gradient that a kernel writes in bf16 is converted to f32
     return slice(relu(add(permute(w, {1, 0}), 100.0)), 1, 0, 1);
   });
   unit.check(weight, {1, 1, 0, 0});
+  unit.run([&](Tape& tape) { return split(tape.parameter(weight), {1, 1}, 1)[1]; });
+  unit.check(weight, {0, 1, 0, 1});
 }
 
 TEST_CASE("a parameter used twice gets the sum of both gradients") {
