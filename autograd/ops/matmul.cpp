@@ -1,4 +1,7 @@
 #include "zerograd/kernels/matmul/matmul.h"
+
+#include <algorithm>
+
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/strided.h"
 #include "zerograd/runtime/text/format.h"
@@ -139,19 +142,20 @@ void for_each_place(const std::vector<BatchAxis>& axes, Side written, const F& f
 Tensor from(const Tensor& x, int64_t offset) { return x.flat(offset, x.numel() - offset); }
 
 /// Runs `product` for every index of `axes`; its c is the matrix `written`, its a and b are those
-/// given. One axis is the kernel's batch, the others are a loop. If several products share c, they
-/// are added to it in rising order of the index.
+/// given. The longest axis along which c changes is the kernel's batch, the others are a loop: few
+/// calls. If several products share c, they are added to it in rising order of the index.
 void multiply(const Matmul& product, Side a, Side b, Side written, std::vector<BatchAxis> axes,
               Stream& stream) {
   if (product.c.numel() == 0) return;
   for (const BatchAxis& axis : axes)
     if (axis.extent == 0) return fill_zero(product.c, stream);
   BatchAxis inner;
-  for (size_t i = axes.size(); i-- > 0;) {
-    if (axes[i].strides[written] == 0) continue;
-    inner = axes[i];
-    axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(i));
-    break;
+  const auto longest = std::ranges::max_element(axes, {}, [&](const BatchAxis& axis) {
+    return axis.strides[written] != 0 ? axis.extent : 0;
+  });
+  if (longest != axes.end() && longest->strides[written] != 0) {
+    inner = *longest;
+    axes.erase(longest);
   }
   for_each_place(axes, written, [&](const std::array<int64_t, 3>& offsets, bool first) {
     Matmul at = product;

@@ -1,5 +1,6 @@
 #include "tests/autograd/fake_source.h"
 #include "tests/autograd/op_check.h"
+#include "zerograd/runtime/launches.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -279,6 +280,23 @@ TEST_CASE("a view takes no memory until its elements are read in order") {
   CHECK(device.memory().live() == before + z.value().bytes() + read.bytes());
   CHECK(y.value().buffer() == read.buffer());
   CHECK(constant.value().buffer() == read.buffer());
+}
+
+TEST_CASE("products of many small heads are few calls of the kernel") {
+  const Device device = Device::cpu(0, {.threads = 1, .count_launches = true, .separate = true});
+  const auto products = [&] {
+    int64_t calls = 0;
+    for (const LaunchRow& row : device.launches()->counts().rows)
+      if (row.op == "matmul") calls += row.launches;
+    return calls;
+  };
+  Tape tape(device);
+  const Var x = tape.variable(random_tensor({100, 3, 2, 4}, DType::f32, device, 1));
+  const Var y = tape.variable(random_tensor({100, 2, 4, 5}, DType::f32, device, 2));
+  const Var z = matmul(heads_first(x), y);
+  CHECK(products() == 2);
+  tape.backward(sum(z));
+  CHECK(products() <= 5);
 }
 
 TEST_CASE("attention of transposed heads takes less memory than with copies, as planned") {
