@@ -238,6 +238,9 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
   } else {
     device_.compute().synchronize();
   }
+  // So that views and tapes see it. Memory of parameters receives the same values again.
+  if (job.output && job.root != rank_ && job.output.buffer()->purpose() == Purpose::activation)
+    job.output.buffer()->note_write();
   std::unique_lock lock(mutex_);
   if (failure_) throw_failure();
   jobs_.push_back(std::move(job));

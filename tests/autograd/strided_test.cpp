@@ -377,6 +377,14 @@ TEST_CASE("the operand of a view may not change until the view is read") {
   const Var loss = sum(matmul(transpose(recording.constant(saved), 0, 1), recording.variable(w)));
   write(saved);
   CHECK_ERROR(TapeError, "matmul: backward needs the tensor [3, 4] f64", recording.backward(loss));
+
+  run_local(2, [](Communicator& ranks, const Device& own) {
+    const Tensor x = Tensor::full({2, 3}, ranks.rank(), DType::f32, own);
+    const Var turned = transpose(Var(x), 0, 1);
+    ranks.wait(ranks.broadcast(x, 0, "x"));
+    if (ranks.rank() == 0) CHECK(turned.value().to_doubles() == std::vector<double>(6, 0.0));
+    if (ranks.rank() == 1) CHECK_ERROR(TapeError, "transpose: the operand", turned.value());
+  });
 }
 
 TEST_CASE("views outlive their tape, and pass through checkpoint() and an inference tape") {
