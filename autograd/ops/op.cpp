@@ -78,10 +78,14 @@ void check_floating(const char* op, const char* name, DType dtype) {
                       op, name, dtype, name);
 }
 
+void check_numbers(const char* op, const char* name, const Tensor& x) {
+  check_dtype(op, name, x,
+              {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
+}
+
 Tensor number_operand(const char* op, const char* name, const Var& x) {
   const Tensor values = operand(op, name, x);
-  check_dtype(op, name, values,
-              {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
+  check_numbers(op, name, values);
   return values;
 }
 

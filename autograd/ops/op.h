@@ -29,6 +29,8 @@ Tensor matrix_operand(const char* op, const char* x_name, const Tensor& x, const
 int64_t widened_rows(const Tensor& matrix, int64_t rows);
 /// The same; also a DTypeError unless the dtype is floating-point, i32 or i64.
 Tensor number_operand(const char* op, const char* name, const Var& x);
+/// That DTypeError alone.
+void check_numbers(const char* op, const char* name, const Tensor& x);
 /// Throws an error of operands again, with `op` in place of the name at its beginning.
 [[noreturn]] void rethrow_as(const char* op, const Error& error);
 /// f(), whose errors name `op` in place of the op that f calls.

@@ -2,6 +2,7 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/autograd/ops/strided.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/reduce/reduce.h"
@@ -51,6 +52,24 @@ Tensor reduced(ReduceOp op, const Tensor& x, const ReducedAxes& reduction) {
   const Tensor y = empty_like(x, reduction.y);
   kernels::reduce({op, x, y, reduction.axes}, x.device().compute());
   return y;
+}
+
+/// Sums of an operand with permuted axes are added in the order of its memory.
+Tensor reduced(ReduceOp op, const Var& x, const StridedOperand& values, const ReducedAxes& n) {
+  const Layout& layout = values.layout;
+  const std::optional<AxisOrder> order = layout.order_in_memory();
+  if (!order || layout.is_contiguous()) return reduced(op, x.value(), n);
+  const Shape in_memory = layout.permuted(*order).shape;
+  ReducedAxes m{.kept = in_memory};
+  for (int i = 0; i < order->rank; ++i)
+    if (n.axes & (1u << order->order[static_cast<size_t>(i)])) {
+      m.axes |= 1u << i;
+      m.kept = m.kept.with(i, 1);
+    }
+  m.y = m.kept;
+  const Tensor y = reduced(op, values.source.flat(0, in_memory.numel()).view(in_memory), m);
+  const Layout of_y = Layout::contiguous(m.kept).permuted(order->inverse());
+  return StridedOperand{y, of_y}.contiguous().view(n.y);
 }
 
 /// Accumulates dy, repeated along the reduced axes, into the operand.
@@ -147,10 +166,11 @@ Var product_along(Var y, int axis) {
 
 Var sum(const Var& x, const Axes& axes, bool keep_axes) {
   if (x && x.dtype() == DType::boolean) return sum(cast(x, DType::i64), axes, keep_axes);
-  const Tensor values = number_operand("sum", "x", x);
-  const ReducedAxes reduction = reduction_of("sum", values.shape(), axes, keep_axes);
+  const StridedOperand values = strided_operand("sum", "x", x);
+  check_numbers("sum", "x", values.source);
+  const ReducedAxes reduction = reduction_of("sum", x.shape(), axes, keep_axes);
   return record(
-      "sum", {x}, reduced(ReduceOp::sum, values, reduction), {}, reduction,
+      "sum", {x}, reduced(ReduceOp::sum, x, values, reduction), {}, reduction,
       [](const ReducedAxes& n, const BackwardPass& pass) {
         accumulate_expanded(pass, pass.gradient_of_output(), n);
       },
@@ -158,10 +178,11 @@ Var sum(const Var& x, const Axes& axes, bool keep_axes) {
 }
 
 Var mean(const Var& x, const Axes& axes, bool keep_axes) {
-  const Tensor values = floating_operand("mean", "x", x);
-  const ReducedAxes reduction = reduction_of("mean", values.shape(), axes, keep_axes);
+  const StridedOperand values = strided_operand("mean", "x", x);
+  check_floating("mean", "x", values.source.dtype());
+  const ReducedAxes reduction = reduction_of("mean", x.shape(), axes, keep_axes);
   return record(
-      "mean", {x}, reduced(ReduceOp::mean, values, reduction), {}, reduction,
+      "mean", {x}, reduced(ReduceOp::mean, x, values, reduction), {}, reduction,
       [](const ReducedAxes& n, const BackwardPass& pass) {
         accumulate_expanded(pass, scaled(pass.gradient_of_output(), share_of(n), pass.stream()), n);
       },
@@ -169,12 +190,13 @@ Var mean(const Var& x, const Axes& axes, bool keep_axes) {
 }
 
 Var max(const Var& x, const Axes& axes, bool keep_axes) {
-  const Tensor values = number_operand("max", "x", x);
-  const ReducedAxes reduction = reduction_of("max", values.shape(), axes, keep_axes);
+  const StridedOperand values = strided_operand("max", "x", x);
+  check_numbers("max", "x", values.source);
+  const ReducedAxes reduction = reduction_of("max", x.shape(), axes, keep_axes);
   check_elements("max", reduction);
-  const Tensor y = reduced(ReduceOp::max, values, reduction);
+  const Tensor y = reduced(ReduceOp::max, x, values, reduction);
   return record(
-      "max", {x}, y, {values, y}, reduction,
+      "max", {x}, y, {x.needs_gradient() ? x.value() : Tensor(), y}, reduction,
       [](const ReducedAxes& n, const BackwardPass& pass) { backward_of_max(n, pass); },
       [](const ReducedAxes& n, const ComposedPass& pass) {
         const Var dy = cast(pass.gradient_of_output(), accumulator(pass.saved(0).dtype()));

@@ -30,12 +30,12 @@ class ConcatParts {
   const int64_t* numbers_ = nullptr;
 };
 
-ConcatParts parts_of(std::span<const Tensor> tensors, int axis) {
+ConcatParts parts_of(std::span<const StridedOperand> operands, int axis) {
   ConcatParts parts(axis);
-  const Shape& first = tensors[0].shape();
-  for (const Tensor& tensor : tensors) {
-    check_alike("concat", "the first part", tensors[0], "another", tensor);
-    const Shape& shape = tensor.shape();
+  const Shape& first = operands[0].layout.shape;
+  for (const auto& [tensor, layout] : operands) {
+    check_alike("concat", "the first part", operands[0].source, "another", tensor);
+    const Shape& shape = layout.shape;
     if (shape.rank() != first.rank() || shape.with(axis, first[axis]) != first)
       refuse_shape("concat", "a part", shape, fmt::format("{} but for axis {}", first, axis));
     parts.append(shape[axis]);
@@ -121,19 +121,20 @@ Var permute(const Var& x, std::initializer_list<int> axes) {
 }
 
 Var slice(const Var& x, int axis, int64_t begin, int64_t end) {
-  const Tensor values = operand("slice", "x", x);
-  axis = axis_of("slice", values.shape(), axis);
-  if (begin < 0 || end < begin || end > values.extent(axis))
+  const StridedOperand values = strided_operand("slice", "x", x);
+  const Shape& shape = values.layout.shape;
+  axis = axis_of("slice", shape, axis);
+  if (begin < 0 || end < begin || end > shape[axis])
     raise<ShapeError>(
         "slice: range {} to {} is outside axis {} of {}; expected 0 <= begin <= end <= {}; try "
         "slice(x, {{{{.begin = b, .end = e}}}}) for places from the end",
-        begin, end, axis, values.shape(), values.extent(axis));
+        begin, end, axis, shape, shape[axis]);
   struct Range {
     int axis;
     int64_t begin;
   };
   return record(
-      "slice", {x}, block(values, axis, begin, end, values.device().compute()), {},
+      "slice", {x}, block(values, axis, begin, end, values.source.device().compute()), {},
       Range{axis, begin},
       [](const Range& n, const BackwardPass& pass) {
         const Tensor& dy = pass.gradient_of_output();
@@ -168,35 +169,36 @@ Var broadcast_to(const Var& x, const Shape& shape) {
 
 Var concat(std::span<const Var> parts, int axis) {
   if (parts.empty()) throw ShapeError("concat: no parts; expected at least one tensor");
-  std::vector<Tensor> tensors;
-  for (const Var& part : parts) tensors.push_back(operand("concat", "a part", part));
-  const Shape& first = tensors[0].shape();
+  std::vector<StridedOperand> operands;
+  for (const Var& part : parts) operands.push_back(strided_operand("concat", "a part", part));
+  const Shape& first = operands[0].layout.shape;
   axis = axis_of("concat", first, axis);
-  const ConcatParts numbers = parts_of(tensors, axis);
-  const Tensor y = empty_like(tensors[0], first.with(axis, numbers.whole()));
+  const ConcatParts numbers = parts_of(operands, axis);
+  const Tensor y = empty_like(operands[0].source, first.with(axis, numbers.whole()));
   for (int i = 0; i < numbers.count(); ++i)
-    write_block(tensors[static_cast<size_t>(i)], y, axis, numbers.begin(i), y.device().compute());
+    write_block(operands[static_cast<size_t>(i)], y, axis, numbers.begin(i), y.device().compute());
   return detail::record("concat", parts, {&y, 1}, {}, numbers.data(), numbers.bytes(),
                         backward_of_concat, composed_concat)[0];
 }
 
 std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis) {
-  const Tensor values = operand("split", "x", x);
-  axis = axis_of("split", values.shape(), axis);
+  const StridedOperand values = strided_operand("split", "x", x);
+  const Shape& shape = values.layout.shape;
+  axis = axis_of("split", shape, axis);
   ConcatParts numbers(axis);
   for (int64_t size : sizes) {
     if (size < 0) raise<ShapeError>("split: a size of {}; expected 0 or more", size);
     numbers.append(size);
   }
-  if (numbers.whole() != values.extent(axis))
+  if (numbers.whole() != shape[axis])
     refuse_shape(
-        "split", "x", values.shape(),
+        "split", "x", shape,
         fmt::format("extent {} along axis {}, the sum of the sizes", numbers.whole(), axis));
   std::vector<Tensor> outputs;
   outputs.reserve(static_cast<size_t>(numbers.count()));
   for (int i = 0; i < numbers.count(); ++i)
     outputs.push_back(
-        block(values, axis, numbers.begin(i), numbers.end(i), values.device().compute()));
+        block(values, axis, numbers.begin(i), numbers.end(i), values.source.device().compute()));
   return detail::record("split", {&x, 1}, outputs, {}, numbers.data(), numbers.bytes(),
                         backward_of_split, composed_split);
 }

@@ -1,6 +1,8 @@
 #include "zerograd/autograd/ops/strided.h"
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "zerograd/autograd/tape_state.h"
@@ -59,6 +61,19 @@ std::optional<Layout> Layout::reshaped(const Shape& to) const {
     left /= to[axis];
   }
   return result;
+}
+
+std::optional<AxisOrder> Layout::order_in_memory() const {
+  AxisOrder axes{.rank = shape.rank()};
+  const auto end = axes.order.begin() + axes.rank;
+  const auto distance = [&](int axis) {
+    return shape[axis] == 1 ? std::numeric_limits<int64_t>::max()
+                            : strides[static_cast<size_t>(axis)];
+  };
+  std::iota(axes.order.begin(), end, 0);
+  std::stable_sort(axes.order.begin(), end,
+                   [&](int a, int b) { return distance(a) > distance(b); });
+  return permuted(axes).is_contiguous() ? std::optional(axes) : std::nullopt;
 }
 
 Tensor StridedOperand::contiguous() const {
@@ -161,6 +176,35 @@ Var with_layout(const char* op, const Var& saved, const Layout& layout) {
 Tensor moved(const Var& x, const StridedOperand& y) {
   const bool is_copied = y.layout.is_contiguous() || !StridedView::may_view(x, y.source);
   return is_copied ? y.contiguous() : Tensor();
+}
+
+Tensor block(const StridedOperand& x, int axis, int64_t begin, int64_t end, Stream& stream) {
+  if (x.layout.is_contiguous()) return block(x.contiguous(), axis, begin, end, stream);
+  const Tensor part = empty_like(x.source, x.layout.shape.with(axis, end - begin));
+  if (part.numel() == 0) return part;
+  kernels::strided_copy({.x = x.source,
+                         .y = part,
+                         .extents = part.shape(),
+                         .x_strides = x.layout.strides,
+                         .y_strides = broadcast_strides(part.shape(), part.shape()),
+                         .x_offset = begin * x.layout.strides[static_cast<size_t>(axis)]},
+                        stream);
+  return part;
+}
+
+void write_block(const StridedOperand& part, const Tensor& whole, int axis, int64_t begin,
+                 Stream& stream) {
+  const Shape& shape = part.layout.shape;
+  if (part.layout.is_contiguous())
+    return write_block(part.contiguous(), whole, axis, begin, stream);
+  const Strides strides = Layout::contiguous(whole.shape()).strides;
+  kernels::strided_copy({.x = part.source,
+                         .y = whole,
+                         .extents = shape,
+                         .x_strides = part.layout.strides,
+                         .y_strides = strides,
+                         .y_offset = begin * strides[static_cast<size_t>(axis)]},
+                        stream);
 }
 
 Var permuted(const char* op, const Var& x, const AxisOrder& axes) {

@@ -6,14 +6,14 @@
 #include "zerograd/autograd/ops/op.h"
 
 // Operands whose elements have another order in memory: the results of permute(), transpose() and
-// broadcast_to(). These copy nothing at first. matmul, einsum, where and the ops of two operands
-// read them in place, on the CPU with the bits of a copy (ops of two operands only if the last axis
-// stays last); permute, broadcast_to and, where the strides allow it, reshape return such a view
-// again. The first other
-// op that reads the result, or its value(), copies the elements. The result keeps the operand's
-// memory. If the operand is changed in place before the copy, reading the result is a TapeError.
-// Copied at once: integers, bool, parameters, the result of an all_gather, memory of other
-// programs.
+// broadcast_to(). These copy nothing at first. matmul, einsum, where, concat, slice, split and the
+// ops of two operands read them in place, on the CPU with the bits of a copy (ops of two operands
+// only if the last axis stays last). sum, mean and max of permuted axes read them in place, too:
+// they add in the order of the memory. permute, broadcast_to and, where the strides allow it,
+// reshape return such a view again. The first other op that reads the result, or its value(),
+// copies the elements. The result keeps the operand's memory. If the operand is changed in place
+// before the copy, reading the result is a TapeError. Copied at once: integers, bool, parameters,
+// the result of an all_gather, memory of other programs.
 namespace zg {
 
 /// Element i of `shape` is element sum of i * strides of a tensor. Axes of extent 1
@@ -28,6 +28,8 @@ struct Layout {
   Layout broadcast_to(const Shape& to) const;  ///< the new axes have strides of 0
   /// With other extents; none if an axis would have elements at uneven distances.
   std::optional<Layout> reshaped(const Shape& to) const;
+  /// The axes from the outermost to the innermost in memory; none if elements share memory.
+  std::optional<AxisOrder> order_in_memory() const;
 };
 
 struct StridedOperand {
@@ -84,6 +86,11 @@ Var with_layout(const char* op, const Var& saved, const Layout& layout);
 /// The output of an op that only moves elements: memory of the source if the layout is contiguous,
 /// absent if it may be a view, else a copy.
 Tensor moved(const Var& x, const StridedOperand& y);
+/// Elements [begin, end) along an axis; shares memory if they are contiguous.
+Tensor block(const StridedOperand& x, int axis, int64_t begin, int64_t end, Stream& stream);
+/// Copies `part` into `whole`, from index `begin` of an axis on.
+void write_block(const StridedOperand& part, const Tensor& whole, int axis, int64_t begin,
+                 Stream& stream);
 
 /// Permutes a Var. `op`: the name under which it is recorded.
 Var permuted(const char* op, const Var& x, const AxisOrder& axes);

@@ -158,3 +158,37 @@ TEST_CASE("reductions refuse a wrong axis or dtype and the max of an empty axis,
   CHECK(sum(whole).value().to_host<int64_t>() == std::vector<int64_t>{0});
   CHECK(sum(empty, {1}).value().to_doubles() == std::vector<double>{0, 0});
 }
+
+TEST_CASE("sums over permuted axes copy nothing and have the bits of sums of the operand") {
+  struct Case {
+    Shape x;
+    std::initializer_list<int> order;
+    Axes axes, axes_of_x, order_of_y;
+  };
+  const Case cases[] = {{{3, 50, 4, 7}, {0, 2, 1, 3}, {2}, {1}, {0, 1, 2}},
+                        {{3, 50, 4, 7}, {3, 1, 0, 2}, {1, 3}, {1, 2}, {1, 0}},
+                        {{3, 1, 40}, {2, 0, 1}, {0}, {2}, {0, 1}},
+                        {{6, 300}, {1, 0}, {0}, {1}, {0}},
+                        {{6, 300}, {1, 0}, {0, 1}, {0, 1}, {}}};
+  for (const Device& device : devices_at_every_level(2))
+    for (const DType dtype : on_device({DType::f64, DType::f32, DType::bf16}, device))
+      for (const auto& [shape, order, axes, axes_of_x, order_of_y] : cases) {
+        INFO(shape.str(), ", ", name_of(dtype), ", ", level_of(device));
+        Tape tape(device);
+        const Var x = tape.variable(random_tensor(shape, dtype, device, 1));
+        const Var view = permute(x, order);
+        const int64_t before = device.memory().live();
+        for (const auto& op : {sum, mean}) {
+          const Var y = op(view, axes, false), of_x = op(x, axes_of_x, false);
+          const Var expected =
+              order_of_y.size() == 2 && *order_of_y.begin() == 1 ? transpose(of_x, 0, 1) : of_x;
+          CHECK(y.shape() == expected.shape());
+          CHECK(same_bits(values_of(y), values_of(expected)));
+          CHECK(op(view, axes, true).value().numel() == y.value().numel());
+        }
+        CHECK(device.memory().live() == before);
+      }
+  for (const auto& [shape, order, axes, axes_of_x, order_of_y] : cases)
+    check_gradient([&](Tape&, Vars in) { return square(mean(permute(in[0], order), axes)); },
+                   {doubles(shape, 1)});
+}

@@ -186,6 +186,58 @@ const StridedCase strided_cases[] = {
      },
      {4, 2},
      matmul_pair},
+    {"largest of rows",
+     {2, 5, 3, 8},
+     heads_first,
+     {2, 3, 5},
+     [](const Var& a, const Var& b) { return max(a, {-1}) * b; }},
+    {"largest of turned axes",
+     {4, 1, 7, 3},
+     [](const Var& x) {
+       return permute(x, {3, 1, 2, 0});
+     },
+     {3, 4},
+     [](const Var& a, const Var& b) {
+       return max(a, {1, 2}) * b;
+     }},
+    {"parts",
+     {2, 5, 3, 8},
+     heads_first,
+     {2, 3, 5, 2},
+     [](const Var& a, const Var& b) {
+       return concat({b, a, b}, -1);
+     }},
+    {"parts of the first axis",
+     {4, 6},
+     swapped,
+     {3, 4},
+     [](const Var& a, const Var& b) {
+       return concat({b, a}, 0);
+     }},
+    {"a slice",
+     {2, 5, 3, 8},
+     heads_first,
+     {2, 3, 2, 8},
+     [](const Var& a, const Var& b) { return slice(a, 2, 1, 3) * b; }},
+    {"slices of each axis",
+     {4, 6},
+     swapped,
+     {3, 2},
+     [](const Var& a, const Var& b) { return slice(slice(a, 0, 2, 5), 1, 1, 3) * b; }},
+    {"no slice",
+     {4, 6},
+     swapped,
+     {6, 0},
+     [](const Var& a, const Var& b) { return slice(a, 1, 4, 4) * b; }},
+    {"halves",
+     {6, 4},
+     swapped,
+     {4, 3},
+     [](const Var& a, const Var& b) {
+       const int64_t sizes[] = {2, 1, 3};
+       const std::vector<Var> parts = split(a, sizes, 1);
+       return parts[2] * b - parts[1];
+     }},
     {"uneven axes",
      {2, 3, 4},
      [](const Var& x) {
