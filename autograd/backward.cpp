@@ -166,6 +166,8 @@ void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
       if (--root.use_counts[use.unit] == 0) root.reduce_gradients(*use.unit);
       open.pop_back();
       if (use.held) source_of(*use.unit).release(*use.unit, device.compute());
+      if (use.reads && --root.reading[use.unit] == 0 && !root.is_for_grad)
+        source_of(*use.unit).done_reading(*use.unit);
       use.held = false;
       record_span(use);
       return;
@@ -201,9 +203,19 @@ void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
   }
 }
 
+void TapeState::count_reading() {
+  for (const UseRecord& use : uses)
+    if (use.reads) ++root.reading[use.unit];
+  // A segment reads units that this tape does not know to be read.
+  if (parent || is_for_grad || !segments.empty()) return;
+  for (const auto& [unit, count] : use_counts)
+    if (!reading.contains(unit)) source_of(*unit).done_reading(*unit);
+}
+
 void TapeState::visit_entries() {
   backward_ran = true;
   gathered.clear();
+  count_reading();
   try {
     while (!entries.empty()) {
       const Entry entry = entries.back();
@@ -236,6 +248,7 @@ void TapeState::visit_entries() {
   for (const auto& [parameter, gradient] : leaves) add(*parameter->unit);
   for (const auto& [place, unit] : left) reduce_gradients(*unit);
   use_counts.clear();
+  reading.clear();
   for (ParameterSource* source : sources) source->end_backward();
 }
 

@@ -255,9 +255,15 @@ class ZG_API ParameterSource {
   virtual void acquire(const Unit& unit, Stream& stream) = 0;
   /// The values are not needed any more and may be freed.
   virtual void release(const Unit& unit, Stream& stream) noexcept = 0;
+  /// Called in backward when it will not read the unit's values again, at its begin for units that
+  /// it does not read. The unit may still get gradients.
+  virtual void done_reading(const Unit&) noexcept {}
   /// The current value. Throws NotResident, with the name of the unit to open, if it is not
   /// available.
   virtual Tensor value(const Parameter& parameter) const = 0;
+  /// The tensor that value() is a rounding of; by default value() itself. Backward refuses to read
+  /// the value of a parameter whose origin was changed since forward.
+  virtual Tensor origin(const Parameter& parameter) const { return value(parameter); }
   /// The value in the dtype in which it is stored. Where that is narrower than the dtype of
   /// value(), ops that read a matrix convert a few of its rows at a time, and so never need the
   /// memory of a converted matrix.

@@ -153,11 +153,12 @@ std::pair<TapeState::UseRecord*, const Parameter*> TapeState::find_parameter(con
 TapeState::Saved TapeState::keep(const Tensor& tensor) {
   if (!tensor) return {};
   if (const auto [use, parameter] = find_parameter(tensor); parameter) {
-    const Tensor whole = source_of(*parameter).value(*parameter);
+    const ParameterSource& source = source_of(*parameter);
+    const Tensor whole = source.value(*parameter), origin = source.origin(*parameter);
     use->reads = true;
-    return {.version = whole.buffer()->version(),
+    return {.version = origin.buffer()->version(),
             .parameter = parameter,
-            .values = whole.buffer(),
+            .values = origin.buffer(),
             .byte_offset = tensor.byte_offset() - whole.byte_offset(),
             .shape = tensor.shape(),
             .dtype = tensor.dtype()};
@@ -205,8 +206,9 @@ void TapeState::check_unchanged(const Saved& saved, const char* op) const {
 
 Tensor TapeState::fetch(const Saved& saved, const char* op) const {
   if (saved.parameter) {
-    const Tensor whole = source_of(*saved.parameter).value(*saved.parameter);
-    if (saved.values.lock() == whole.buffer() && whole.buffer()->version() != saved.version)
+    const ParameterSource& source = source_of(*saved.parameter);
+    const Tensor whole = source.value(*saved.parameter), origin = source.origin(*saved.parameter);
+    if (saved.values.lock() == origin.buffer() && origin.buffer()->version() != saved.version)
       raise<TapeError>(
           "{}: backward needs parameter '{}' as it was in forward, but it was changed since; "
           "expected no step before backward",

@@ -66,7 +66,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     Communicator* ranks = nullptr;
     int axis = 0;  // the axis along which the slices are gathered again
     const Parameter* parameter = nullptr;
-    std::weak_ptr<Buffer> values = {};  // of the parameter; ZeRO-3 frees them until backward
+    std::weak_ptr<Buffer> values = {};  // of its origin; ZeRO-3 frees them until backward
     int64_t byte_offset = 0;
     Shape shape;
     DType dtype = DType::f32;
@@ -148,6 +148,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   static Tensor own_copy(Tensor tensor, Stream& stream);
   static void add_to(Tensor& sum, const Tensor& addend, Stream& stream);  ///< sum += addend
   void visit_entries();
+  void count_reading();  ///< adds the tape's uses to `reading` of the root
   void visit_entry(const Entry& entry, size_t entry_index);
   void run_segment(const Entry& entry);
   /// Adds a span to the trace: the time that backward spent between use_end and use_begin.
@@ -186,6 +187,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   // Gradients of parameters, in the accumulator dtype.
   std::unordered_map<const Parameter*, Tensor> leaves;
   std::unordered_map<const Unit*, int> use_counts;  // uses that backward has not passed yet
+  std::unordered_map<const Unit*, int> reading;     // those of them that read values
 };
 
 }  // namespace zg

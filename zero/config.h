@@ -203,6 +203,10 @@ struct Config {
 ZG_API void validate(const Config& config);
 ZG_API void validate(const UpdateOptions& options);
 
+/// Whether updated parameters exist only from forward to backward, rounded from the master weights
+/// (Storage::rounds_at_use): 16-bit ones of one rank, whose master weights are on the device.
+ZG_API bool rounds_at_use(const Config& config, int64_t ranks);
+
 /// Sets of dtypes, as in the table "DeepSpeed vs FSDP" in the documentation of Hugging Face's
 /// accelerate.
 enum class PrecisionPreset : uint8_t {

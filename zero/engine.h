@@ -112,9 +112,11 @@ class ZG_API Engine final : public ParameterSource {
   /// replace those of Config::update in this step.
   StepResult step(float rate, const std::optional<Betas>& betas = std::nullopt);
 
-  /// For OffloadOptions::speculation: announces step(rate, betas) after this many micro-batches of
-  /// this rank, the first of which has not run backward yet. Another step than the announced one
-  /// gives the same bits, but is redone. No effect without speculation. All ranks must agree.
+  /// Announces step(rate, betas) after this many micro-batches of this rank, the first of which has
+  /// not run backward yet. Then one rank's last backward frees 16-bit parameters as it passes their
+  /// units, and the next forward rounds them again from the masters: 2 bytes a parameter less at
+  /// the peak. OffloadOptions::speculation needs it, too: another step than the announced one gives
+  /// the same bits, but is redone. All ranks must agree.
   /// ConfigError if micro_batches < 1, or if those of all ranks pass 2^63.
   ///   engine.expect_step(2, rate);
   ///   engine.backward(tape, loss); engine.backward(other_tape, other_loss);
@@ -226,7 +228,9 @@ class ZG_API Engine final : public ParameterSource {
   ActivationStore* activations() override;
   void acquire(const Unit& unit, Stream& stream) override;
   void release(const Unit& unit, Stream& stream) noexcept override;
+  void done_reading(const Unit& unit) noexcept override;
   Tensor value(const Parameter& parameter) const override;
+  Tensor origin(const Parameter& parameter) const override;
   /// Memory for a gradient. On one rank: the f32 accumulator on the device, in the first
   /// micro-batch of a step. On several ranks: a range of the f32 leaf that will be sent, in every
   /// micro-batch.

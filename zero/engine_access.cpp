@@ -240,6 +240,22 @@ std::optional<Engine::Speculated> Engine::speculated() const {
   return Speculated{speculation->redone(), speculation->redo_io()};
 }
 
+int64_t Engine::steps() const { return state_->taken + state_->skipped; }
+int64_t Engine::skipped() const { return state_->skipped; }
+int64_t Engine::micro_batches() const { return state_->micro_batches; }
+const Config& Engine::config() const { return state_->config; }
+const ParameterStore& Engine::store() const { return state_->store; }
+const Device& Engine::device() const { return state_->device; }
+Communicator& Engine::ranks() const { return state_->comm; }
+Communicator& Engine::world() const { return state_->world; }
+const Mesh* Engine::mesh() const { return state_->mesh; }
+void Engine::set_observer(StepObserver* observer) { state_->observer = observer; }
+
+Tensor Engine::origin(const Parameter& parameter) const {
+  const Storage& storage = state_->storage_of(parameter);
+  return storage.rounds_at_use && is_updated(parameter) ? storage.masters : value(parameter);
+}
+
 const Optimizers& Engine::optimizers() const { return state_->optimizers; }
 
 std::vector<State> Engine::states(const Parameter& parameter) const {

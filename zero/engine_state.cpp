@@ -111,10 +111,10 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                        bool stays_whole) {
     const NameScope states_of(this->device, name);
     const auto [parameter, optimizer] = places_of.next(parameters, stays_whole);
-    const Storage& storage =
-        storages.emplace_back(name, parameters,
-                              Storage::Placement{this->config, optimizers, comm.rank(), comm.size(),
-                                                 this->device, stays_whole, parameter, optimizer});
+    const Storage& storage = storages.emplace_back(
+        name, parameters,
+        Storage::Placement{this->config, optimizers, comm.rank(), comm.size(), this->device,
+                           stays_whole, rounds_at_use(config, world.size()), parameter, optimizer});
     storages.back().initialise(config.seed, config.load);
     for (const Values* values : {&storage.trainable, &storage.frozen})
       for (const FlatUnit::Piece& piece : values->flat.pieces) {
@@ -183,7 +183,7 @@ void EngineState::check_store(const char* operation) const {
 }
 
 void EngineState::clear_gradients() {
-  micro_batches = 0;
+  micro_batches = expected = 0;
   for (Storage& storage : storages) storage.clear();
   if (speculation) speculation->cancel();
 }
@@ -309,6 +309,8 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
     zero::update(s.storages, s.optimizers, update, s.config, s.device, s.comm, s.snapshot,
                  s.speculation ? s.speculation->buffers() : nullptr);
   }
+  for (size_t unit = 0; unit < s.users.size(); ++unit)
+    if (s.users[unit] > 0) s.storages[unit].open_values();
   s.refresh_mirrors();
   const int64_t micro_batches = s.micro_batches;
   s.clear_gradients();
@@ -322,6 +324,7 @@ void Engine::expect_step(int64_t micro_batches, float rate, const std::optional<
   if (const int64_t most = std::numeric_limits<int64_t>::max() / s.comm.size();
       micro_batches < 1 || micro_batches > most)
     raise<ConfigError>("expect_step: micro_batches is {}; expected 1 to {}", micro_batches, most);
+  s.expected = micro_batches;
   if (!s.speculation) return;
   const Clipping mean{.micro_batches = micro_batches * s.comm.size(),
                       .loss_scale = s.scaler.scale()};
@@ -359,17 +362,6 @@ StepResult Engine::observe(const std::string& stream) {
   s.clear_gradients();
   return result;
 }
-
-int64_t Engine::steps() const { return state_->taken + state_->skipped; }
-int64_t Engine::skipped() const { return state_->skipped; }
-int64_t Engine::micro_batches() const { return state_->micro_batches; }
-const Config& Engine::config() const { return state_->config; }
-const ParameterStore& Engine::store() const { return state_->store; }
-const Device& Engine::device() const { return state_->device; }
-Communicator& Engine::ranks() const { return state_->comm; }
-Communicator& Engine::world() const { return state_->world; }
-const Mesh* Engine::mesh() const { return state_->mesh; }
-void Engine::set_observer(StepObserver* observer) { state_->observer = observer; }
 
 double Engine::loss_scale() const {
   return state_->config.compute == DType::bf16 ? 0.0 : state_->scaler.scale();
@@ -427,6 +419,13 @@ void Engine::release(const Unit& unit, Stream&) noexcept {
   const size_t index = static_cast<size_t>(unit.index);
   --state_->users[index];
   state_->residency.release(index);
+}
+
+void Engine::done_reading(const Unit& unit) noexcept {
+  EngineState& s = *state_;
+  const size_t index = static_cast<size_t>(unit.index);
+  const bool is_last = s.in_backward && s.micro_batches + 1 == s.expected;
+  if (is_last && s.users[index] == 0) s.storages[index].free_values();
 }
 
 Tensor Engine::value(const Parameter& parameter) const {

@@ -82,6 +82,7 @@ struct EngineState {
   StateReader* snapshot = nullptr;           // a step waits for its reads; null: none
   StepObserver* observer = nullptr;
   int64_t micro_batches = 0, taken = 0, skipped = 0;
+  int64_t expected = 0;      // micro-batches of this step, by expect_step(); 0: not known
   bool in_backward = false;  // Engine::backward, which applies the loss scale
 };
 

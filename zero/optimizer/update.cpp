@@ -172,6 +172,7 @@ void update(std::span<Storage> storages, const Optimizers& optimizers, const Opt
             std::shared_ptr<StreamingBuffers> buffers) {
   std::vector<Communicator::Ticket> tickets;
   for (Storage& storage : storages) storage.zero_unfolded(device.compute());
+  for (Storage& storage : storages) storage.free_values();  // the next use rounds the new masters
   HostStream host(device);
   if (std::any_of(storages.begin(), storages.end(), leaves_stream))
     device.compute().synchronize();  // the host or another stream reads the gradient accumulators

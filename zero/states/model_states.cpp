@@ -27,7 +27,9 @@ ModelStates our_states(double parameters, int ranks, const Config& config) {
   const double states =
       moments_of(config.update) + (config.optimizer == config.compute ? 0.0 : 1.0);
   ModelStates ours = {
-      .parameter = bytes_per_rank(bytes(config.compute), config.stage >= 3, ranks),
+      .parameter = rounds_at_use(config, ranks)
+                       ? 0.0
+                       : bytes_per_rank(bytes(config.compute), config.stage >= 3, ranks),
       .gradient = bytes_per_rank(bytes(config.grad_accum), true, ranks),
       .optimizer = bytes_per_rank(states * bytes(config.optimizer), config.stage >= 1, ranks),
       .volume = volume_of(config.stage)};

@@ -74,6 +74,7 @@ void Residency::finish() noexcept {
 void Residency::acquire(size_t index) {
   State& state = states_[index];
   if (storages_[index].stays_whole) {
+    storages_[index].open_values();
     ++state.users;
     return;
   }

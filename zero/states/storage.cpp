@@ -4,6 +4,7 @@
 #include <ranges>
 #include <utility>
 
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/zero/states/transfer.h"
 
@@ -22,7 +23,7 @@ Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part 
                    const Storage::Placement& place) {
   Values values{.flat = FlatUnit::of(parameters, part, place.world, place.optimizers,
                                      place.config.stage > 0)};
-  if (values.empty()) return values;
+  if (values.empty() || (place.rounds_at_use && part == FlatUnit::Part::trainable)) return values;
   const int64_t shard = values.flat.shard_numel();
   const DType dtype = place.config.compute;
   if (place.stays_whole) {
@@ -68,6 +69,7 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
       compute(place.config.compute),
       rank(place.rank),
       stays_whole(place.stays_whole),
+      rounds_at_use(place.rounds_at_use),
       values_are_masters(place.config.compute == place.config.optimizer),
       trainable(make_values(parameters, FlatUnit::Part::trainable, place)),
       frozen(make_values(parameters, FlatUnit::Part::frozen, place)),
@@ -144,7 +146,7 @@ void Storage::initialise(uint64_t seed, DType load) {
     if (values.empty()) return;
     if (values.whole)
       initialise_pieces(values.flat.pieces, values.whole, seed, load);
-    else
+    else if (values.shard)
       initialise_pieces(values.flat.shard(rank), values.shard, seed, load);
   };
   fill(frozen);
@@ -219,13 +221,26 @@ void Storage::leave_lent(Stream& stream) {
   lent.assign(lent.size(), {});
 }
 
+void Storage::open_values() {
+  if (!rounds_at_use || trainable.empty() || trainable.whole) return;
+  const PurposeScope purpose(device, Purpose::parameter);
+  const NameScope name_of_values(device, name + " values");
+  trainable.whole = Tensor::empty({trainable.flat.padded}, compute, device);
+  trainable.shard = trainable.whole;
+  kernels::cast({.x = masters, .y = trainable.whole}, device.compute());
+}
+
+void Storage::free_values() {
+  if (rounds_at_use) trainable.whole = trainable.shard = {};
+}
+
 void Storage::round_masters(int64_t begin, int64_t end) {
-  if (values_are_masters) return;
-  convert(masters.flat(begin - state_begin, end - begin), low_precision(begin, end - begin));
+  if (const Tensor values = low_precision(begin, end - begin))
+    convert(masters.flat(begin - state_begin, end - begin), values);
 }
 
 Tensor Storage::low_precision(int64_t begin, int64_t numel) const {
-  if (values_are_masters) return {};
+  if (values_are_masters || !trainable.shard) return {};
   return trainable.whole && stays_whole ? trainable.whole.flat(begin, numel)
                                         : trainable.shard.flat(begin - sums_begin, numel);
 }

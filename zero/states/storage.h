@@ -37,6 +37,7 @@ struct Storage {
     int rank, world;
     const Device& device;
     bool stays_whole;            ///< parameters are never evicted
+    bool rounds_at_use;          ///< see Storage::rounds_at_use
     Space parameter, optimizer;  ///< location of the parameters; of the optimizer states
   };
   Storage(std::string name, std::span<const Parameter* const> parameters, const Placement& place);
@@ -68,12 +69,17 @@ struct Storage {
     updated = false;
   }
 
+  /// With `rounds_at_use`: allocates the updated parameters and rounds the master weights to them,
+  /// if they are absent; frees them.
+  void open_values();
+  void free_values();
+
   /// Rounds master weights [begin, end) to the compute dtype and stores them as parameters. Indices
   /// are those of the trainable flat array, inside the state's range. Does nothing if the
-  /// parameters are the master weights.
+  /// parameters are the master weights, or absent.
   void round_masters(int64_t begin, int64_t end);
   /// The memory to which the optimizer writes the parameters of a range of the state. Absent if the
-  /// parameters are the master weights.
+  /// parameters are the master weights, or absent.
   Tensor low_precision(int64_t begin, int64_t numel) const;
 
   /// A state of the optimizers, Optimizers::arrays(): of each element, in the flat array from
@@ -101,6 +107,10 @@ struct Storage {
   DType compute;
   int rank;
   bool stays_whole;
+  /// The updated parameters are absent from the last read in a step's last backward, or from its
+  /// update, to the next use, which rounds the master weights again. So gradients can use their
+  /// memory.
+  bool rounds_at_use;
   bool values_are_masters;  ///< compute and optimizer dtypes are the same
   Values trainable, frozen;
   /// Master weights and states: range in the flat array.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/zero/toy.h"
+#include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/zero/optimizer/elementwise.h"
@@ -40,12 +41,12 @@ const int64_t second = padded({129, 65});
 }  // namespace
 
 TEST_CASE(
-    "memory between steps is values, an f32 sum, two moments and, in bf16 and f16, f32 masters") {
+    "memory between steps is f32 values or masters, an f32 sum, two moments, and frozen values") {
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const int64_t wide = compute == DType::f32 ? 4 : 2;
     StateBytes expected;
     for (int64_t n : {first, second}) {
-      expected.parameter += arena_bytes(n * wide);
+      if (compute == DType::f32) expected.parameter += arena_bytes(n * wide);
       expected.gradient += arena_bytes(n * 4);
       expected.optimizer += (compute == DType::f32 ? 2 : 3) * arena_bytes(n * 4);
     }
@@ -68,6 +69,48 @@ TEST_CASE(
       CHECK(device.memory().live() == 0);
     }
   }
+}
+
+TEST_CASE("16-bit values of one rank exist from forward to a step's last backward") {
+  for (const DType compute : {DType::bf16, DType::f16})
+    for (const int64_t announced : {2, 0}) {
+      CAPTURE(announced);
+      const Toy toy;
+      const Device device = Device::cpu();
+      Engine engine(toy.store, device, {.compute = compute, .loss_scaling = low_scale});
+      const int64_t frozen = arena_bytes(first_frozen * 2);
+      const int64_t all = frozen + arena_bytes(first * 2) + arena_bytes(second * 2);
+      const auto values = [&] { return live(device).parameter; };
+      const auto forward = [&](Tape& tape) {
+        const Tape::Use use(tape, toy.first);
+        Var x = tape.variable(Tensor::full({1, 31}, 1.0, compute, device));
+        x = linear(x, tape.parameter(toy.weight));
+        const Tape::Use other(tape, toy.second);
+        return sum(mul(x, slice(tape.parameter(toy.gain), 0, 0, 5)));
+      };
+      CHECK(values() == frozen);
+      for (int step = 0; step < 2; ++step) {
+        if (announced > 0) engine.expect_step(announced, 1e-2f);
+        for (const bool last : {false, true}) {
+          Tape tape = engine.tape();
+          const Var loss = forward(tape);
+          CHECK(values() == all);
+          engine.backward(tape, loss);
+          CHECK(values() == (last && announced > 0 ? frozen : all));
+        }
+        const Tape tape = engine.inference_tape();
+        const Tape::Use use(tape, toy.first);  // also over the step
+        engine.step(1e-2f);
+        const std::vector<float> masters = engine.read(toy.weight, Engine::State::master);
+        std::vector<double> expected;
+        for (const float master : masters)
+          expected.push_back(static_cast<double>(rounded(master, compute)));
+        CHECK(tape.parameter(toy.weight).value().to_doubles() == expected);
+        CHECK(values() == frozen + arena_bytes(first * 2));
+      }
+      train_step(engine, 2);
+      CHECK(values() == frozen);
+    }
 }
 
 TEST_CASE("meta takes the same bytes as a real run, step by step") {
@@ -127,7 +170,9 @@ TEST_CASE(
         sum.gradient += rest.gradient;
         sum.optimizer += rest.optimizer;
       }
-      CHECK(sum.parameter == 2 * (trainable + frozen) * (stage == 3 ? 1 : world));
+      // On one rank the trainable ones exist only while they are used.
+      CHECK(sum.parameter ==
+            2 * (world == 1 ? frozen : (trainable + frozen) * (stage == 3 ? 1 : world)));
       CHECK(sum.gradient == 4 * trainable);
       CHECK(sum.optimizer == 12 * trainable * (stage == 0 ? world : 1));
     }
@@ -168,7 +213,8 @@ TEST_CASE("bytes of a rank fall with the number of ranks where an optimizer need
         const Engine engine(store, comm, device, own);
         const zero::RestingBytes rest = engine.resting_bytes();
         const std::lock_guard lock(mutex);
-        most = std::max(most, rest.parameter + rest.gradient + rest.optimizer + rest.padding);
+        const int64_t unused = ranks == 1 ? 2 * store.numel() : 0;  // values between their uses
+        most = std::max(most, rest.total() + unused);
         padding = std::max(padding, rest.padding);
       });
       CHECK(most < last);
