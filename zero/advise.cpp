@@ -89,7 +89,7 @@ SpaceBytes least_bytes(const Setting& setting, const ModelSizes& model, int64_t 
   const double trainable = count(model.trainable) * share;
   std::array<double, 3> bytes{};
   const auto at = [&](Space space) -> double& { return bytes[index_of(space)]; };
-  const bool rounds = rounds_at_use(config, ranks);
+  const bool rounds = rounds_at_use(config, ranks, Device::Type::cpu);
   double gathered = rounds ? value * trainable : 0.0;
   if (config.stage < 3 || rounds) {
     at(Space::device) += value * (count(model.parameters) * share - (rounds ? trainable : 0.0));

@@ -58,7 +58,8 @@ struct ModelSizes {
 };
 
 /// A lower bound of the bytes that a rank with the most needs: its states at rest, and at stage 3
-/// the largest unit, gathered. Activations, buffers and padding are not counted.
+/// the largest unit, gathered. Activations, buffers and padding are not counted. The bound of a CPU
+/// is one of every device: see rounds_at_use().
 ZG_API SpaceBytes least_bytes(const Setting& setting, const ModelSizes& model, int64_t ranks);
 
 /// Rates of a rank, 1/s: operations of products, bytes of device memory, bytes received from other

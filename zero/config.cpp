@@ -165,8 +165,8 @@ void validate(const Config& config) {
                config.clip_norm, "a finite number from 0, where 0 means no clipping");
 }
 
-bool rounds_at_use(const Config& config, int64_t ranks) {
-  return ranks == 1 && config.compute != config.optimizer &&
+bool rounds_at_use(const Config& config, int64_t ranks, Device::Type device) {
+  return device == Device::Type::cpu && ranks == 1 && config.compute != config.optimizer &&
          config.offload.optimizer == Space::device && config.offload.parameter == Space::device;
 }
 

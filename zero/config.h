@@ -204,8 +204,9 @@ ZG_API void validate(const Config& config);
 ZG_API void validate(const UpdateOptions& options);
 
 /// Whether updated parameters exist only from forward to backward, rounded from the master weights
-/// (Storage::rounds_at_use): 16-bit ones of one rank, whose master weights are on the device.
-ZG_API bool rounds_at_use(const Config& config, int64_t ranks);
+/// (Storage::rounds_at_use): 16-bit ones of one rank, whose master weights are on the device, a
+/// CPU. An accelerator would launch a kernel for each unit and step.
+ZG_API bool rounds_at_use(const Config& config, int64_t ranks, Device::Type device);
 
 /// Sets of dtypes, as in the table "DeepSpeed vs FSDP" in the documentation of Hugging Face's
 /// accelerate.

@@ -114,7 +114,9 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
     const Storage& storage = storages.emplace_back(
         name, parameters,
         Storage::Placement{this->config, optimizers, comm.rank(), comm.size(), this->device,
-                           stays_whole, rounds_at_use(config, world.size()), parameter, optimizer});
+                           stays_whole,
+                           rounds_at_use(config, world.size(), this->device.traits().backend),
+                           parameter, optimizer});
     storages.back().initialise(config.seed, config.load);
     for (const Values* values : {&storage.trainable, &storage.frozen})
       for (const FlatUnit::Piece& piece : values->flat.pieces) {

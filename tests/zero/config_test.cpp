@@ -118,6 +118,9 @@ TEST_CASE("the fsdp-memory preset takes 8 bytes per parameter, the other presets
     const Tape tape = engine.inference_tape();
     const Tape::Use use(tape, *store.units().front());
     CHECK(device.memory().live() == (is_narrow ? 8 : 18) << 16);
+    const Device accelerator = Device::meta(0, {}, Device::Type::hpu);  // values stay
+    const Engine on_accelerator(store, accelerator, config_of(preset));
+    CHECK(accelerator.memory().live() == (is_narrow ? 8 : 18) << 16);
   }
 }
 

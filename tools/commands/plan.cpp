@@ -79,7 +79,8 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
 
 std::string gigabytes(double bytes) { return fmt::format("{:.1f}", bytes / 1e9); }
 
-std::string states_table(double parameters, int ranks, zero::Config config) {
+std::string states_table(double parameters, int ranks, zero::Config config,
+                         bool rounds_at_use = false) {
   std::string table = fmt::format(
       "{:.4g} parameters on {} ranks; the paper: 2 bytes of value, 2 of gradient, K = 12 of "
       "optimizer;\n"
@@ -89,7 +90,7 @@ std::string states_table(double parameters, int ranks, zero::Config config) {
       parameters, ranks, config.compute, config.grad_accum, config.optimizer);
   for (config.stage = 0; config.stage <= 3; ++config.stage) {
     const zero::ModelStates paper = zero::paper_states(parameters, ranks, config.stage);
-    const zero::ModelStates ours = zero::our_states(parameters, ranks, config);
+    const zero::ModelStates ours = zero::our_states(parameters, ranks, config, rounds_at_use);
     table += fmt::format("\n| {} | {} | {:g}x | {} | {} | {} | {} | {:g}x |", config.stage,
                          gigabytes(paper.total()), paper.volume, gigabytes(ours.total()),
                          gigabytes(ours.parameter), gigabytes(ours.gradient),
@@ -135,12 +136,13 @@ std::string explain_run(const Run& run, int64_t parameters, const RankMemory& me
   const zero::RestingBytes& rest = memory.resting;
   zero::Config stages = config;
   stages.reduce_at_boundary = false;  // affects stages 0 and 1 only
+  const bool rounds = zero::rounds_at_use(config, run.options.ranks, run.options.device_flags.type);
   return fmt::format(
              "This run: {}\n\n{}{}\n\nresting bytes of rank {} at stage {}: {} = values {} + sums "
              "{} + optimizer {} + padding {}",
-             states_table(static_cast<double>(parameters), ranks, stages), precision_columns,
-             precision_row(run.options.precision(), zero::precision_of(config)), memory.rank,
-             config.stage, rest.total(), rest.parameter, rest.gradient, rest.optimizer,
+             states_table(static_cast<double>(parameters), ranks, stages, rounds),
+             precision_columns, precision_row(run.options.precision(), zero::precision_of(config)),
+             memory.rank, config.stage, rest.total(), rest.parameter, rest.gradient, rest.optimizer,
              rest.padding) +
          (run.options.lora.rank > 0
               ? "\nThe formulas are for training every parameter; this run trains adapters."

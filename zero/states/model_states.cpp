@@ -22,14 +22,13 @@ ModelStates paper_states(double parameters, int ranks, int stage, double K) {
           .volume = volume_of(stage)};
 }
 
-ModelStates our_states(double parameters, int ranks, const Config& config) {
+ModelStates our_states(double parameters, int ranks, const Config& config, bool rounds_at_use) {
   const auto bytes = [&](DType dtype) { return parameters * static_cast<double>(size_of(dtype)); };
   const double states =
       moments_of(config.update) + (config.optimizer == config.compute ? 0.0 : 1.0);
   ModelStates ours = {
-      .parameter = rounds_at_use(config, ranks)
-                       ? 0.0
-                       : bytes_per_rank(bytes(config.compute), config.stage >= 3, ranks),
+      .parameter =
+          rounds_at_use ? 0.0 : bytes_per_rank(bytes(config.compute), config.stage >= 3, ranks),
       .gradient = bytes_per_rank(bytes(config.grad_accum), true, ranks),
       .optimizer = bytes_per_rank(states * bytes(config.optimizer), config.stage >= 1, ranks),
       .volume = volume_of(config.stage)};

@@ -28,11 +28,12 @@ struct ModelStates {
 /// 7: for each parameter 2 bytes for the parameter, 2 for its gradient and K for optimizer states.
 ZG_API ModelStates paper_states(double parameters, int ranks, int stage, double K = 12.0);
 
-/// The same for this engine: parameters in config.compute, none with rounds_at_use(); gradient
+/// The same for this engine: parameters in config.compute, none if zero::rounds_at_use(); gradient
 /// accumulators in config.grad_accum, partitioned at every stage; the optimizer's moments in
 /// config.optimizer, and master weights in config.optimizer if that differs from config.compute. An
 /// optimizer that keeps fewer states of some parameters is counted as if it kept all of all, and
 /// states with shapes of their own are not counted. The volume is for steps of one micro-batch.
-ZG_API ModelStates our_states(double parameters, int ranks, const Config& config);
+ZG_API ModelStates our_states(double parameters, int ranks, const Config& config,
+                              bool rounds_at_use = false);
 
 }  // namespace zg::zero

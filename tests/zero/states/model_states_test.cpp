@@ -27,4 +27,7 @@ TEST_CASE("our_states counts each state in its dtype, with gradient sums sharded
   CHECK(bytes(3, {.compute = DType::bf16, .optimizer = DType::bf16, .grad_accum = DType::bf16}) ==
         8 * (2 + 2 + 4));
   CHECK(bytes(0, {.reduce_at_boundary = true}) == 64 * (4 + 8 + 4) + 8 * 4);
+  CHECK(our_states(64.0, 1, {.compute = DType::bf16}).total() == 64 * (2 + 4 + 12));
+  CHECK(our_states(64.0, 1, {.compute = DType::bf16}, /*rounds_at_use=*/true).total() ==
+        64 * (4 + 12));
 }
