@@ -113,11 +113,11 @@ class ZG_API Engine final : public ParameterSource {
   StepResult step(float rate, const std::optional<Betas>& betas = std::nullopt);
 
   /// Announces step(rate, betas) after this many micro-batches of this rank, the first of which has
-  /// not run backward yet. Then one rank's last backward frees 16-bit parameters as it passes their
-  /// units, and the next forward rounds them again from the masters: 2 bytes a parameter less at
-  /// the peak. OffloadOptions::speculation needs it, too: another step than the announced one gives
-  /// the same bits, but is redone. All ranks must agree.
-  /// ConfigError if micro_batches < 1, or if those of all ranks pass 2^63.
+  /// not run backward yet. Then one rank's last backward on a CPU frees 16-bit parameters as it
+  /// passes their units, and the next forward rounds them again from the masters: 2 bytes a
+  /// parameter less at the peak. OffloadOptions::speculation needs it, too: another step than the
+  /// announced one gives the same bits, but is redone. All ranks must agree. ConfigError if
+  /// micro_batches < 1, or if those of all ranks pass 2^63.
   ///   engine.expect_step(2, rate);
   ///   engine.backward(tape, loss); engine.backward(other_tape, other_loss);
   ///   engine.step(rate);
