@@ -123,10 +123,11 @@ void TapeState::start_collective(const BackwardPass& pass, int input) {
   if (!before.start || tape.output_slots[before.outputs] != slot ||
       std::ranges::count(inputs, slot) != 1)
     return;
-  Tensor& collected = tape.slots[static_cast<size_t>(slot)].gradient;
-  const Tensor gradient = std::exchange(collected, Tensor());  // unshared, as in backward
+  Slot& collected = tape.slots[static_cast<size_t>(slot)];
+  if (collected.keep) return;  // grad() returns this rank's own gradient; the sum overwrites it
+  const Tensor gradient = std::exchange(collected.gradient, Tensor());  // unshared, as in backward
   tape.started = before.start(tape.numbers.data() + before.numbers, gradient);
-  collected = gradient;
+  collected.gradient = gradient;
 }
 
 Tensor TapeState::finish_collective(const BackwardPass& pass) {

@@ -3,6 +3,7 @@
 #include "tests/autograd/fake_source.h"
 #include "tests/autograd/on_ranks.h"
 #include "tests/runtime/comm/ranks.h"
+#include "zerograd/autograd/grad.h"
 #include "zerograd/runtime/trace.h"
 
 using namespace zg;
@@ -87,6 +88,22 @@ TEST_CASE("copy_to_ranks sums a gradient that is complete only after that of the
         return all_reduce(scaled_by_rank(linear(copy, copy), ranks), ranks);
       },
       [](Vars x, int count) { return mul(linear(x[0], x[0]), sum_of_factors(count)); }, {{4, 4}});
+}
+
+TEST_CASE("grad() gives a rank's own gradient of what copy_to_ranks returned") {
+  run_local(2, [](Communicator& ranks, const Device& device) {
+    for (const bool of_x : {false, true}) {
+      Tape tape(device);
+      const Var x = tape.variable(Tensor::full({2, 4}, 1.0, DType::f32, device));
+      const Var copy = copy_to_ranks(x, ranks);
+      const Var w = tape.variable(Tensor::full({3, 4}, 1.0 + ranks.rank(), DType::f32, device));
+      const std::vector<Var> inputs = of_x ? std::vector{copy, x} : std::vector{copy};
+      const std::vector<Var> slopes = grad(std::vector{sum(linear(copy, w))}, inputs);
+      CHECK(slopes[0].value().to_host<float>() ==
+            std::vector<float>(8, 3.0f + 3.0f * static_cast<float>(ranks.rank())));
+      if (of_x) CHECK(slopes[1].value().to_host<float>() == std::vector<float>(8, 9.0f));
+    }
+  });
 }
 
 TEST_CASE("parts of ranks are gathered, joined and scattered along any axis, and pass gradcheck") {
