@@ -100,6 +100,7 @@ class ZG_API Values final : public ParameterSource {
   void release(const Unit& unit, Stream& stream) noexcept override;
   /// A matrix in a narrower dtype is converted as a whole, and freed when its unit is released.
   Tensor value(const Parameter& parameter) const override;
+  Tensor origin(const Parameter& parameter) const override { return stored(parameter); }
   Tensor stored(const Parameter& parameter) const override;
   DType dtype(const Parameter&) const override { return compute_; }
   void reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) override;

@@ -187,6 +187,8 @@ void EngineState::check_store(const char* operation) const {
 void EngineState::clear_gradients() {
   micro_batches = expected = 0;
   for (Storage& storage : storages) storage.clear();
+  for (size_t unit = 0; unit < users.size(); ++unit)
+    if (users[unit] > 0) storages[unit].open_values();  // an update has freed them
   if (speculation) speculation->cancel();
 }
 
@@ -311,8 +313,6 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
     zero::update(s.storages, s.optimizers, update, s.config, s.device, s.comm, s.snapshot,
                  s.speculation ? s.speculation->buffers() : nullptr);
   }
-  for (size_t unit = 0; unit < s.users.size(); ++unit)
-    if (s.users[unit] > 0) s.storages[unit].open_values();
   s.refresh_mirrors();
   const int64_t micro_batches = s.micro_batches;
   s.clear_gradients();

@@ -78,6 +78,22 @@ TEST_CASE("a value that an op reads as a whole is converted once, until its unit
   CHECK(device.memory().live() == before);
 }
 
+TEST_CASE("backward does not read a narrow matrix that was changed since forward") {
+  const Net net;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Values values(net.store, rounded(net, dtype), Device::cpu());
+    Tape tape = values.tape();
+    Var y;
+    {
+      const Tape::Use use(tape, net.unit);
+      y = sum(mul(tape.parameter(net.up), tape.parameter(net.up)));
+    }
+    values.set(net.up, Tensor::zeros(net.up.shape, DType::f32, values.device()));
+    CHECK_ERROR(TapeError, "mul: backward needs parameter 'up' as it was in forward",
+                tape.backward(y));
+  }
+}
+
 TEST_CASE("weights are stored as asked for, and never wider than the computation") {
   const Net net;
   const Device device = Device::cpu();

@@ -465,4 +465,13 @@ TEST_CASE("observed gradients change the states that read them, and no parameter
   run_micro_batch(engine, gradients);
   CHECK(engine.observe("sampled").bad_tensor == "wide");
   CHECK(engine.read(toy.tall, {"curvature"}) == std::vector<float>(40 * 24, 0.16f));
+  // Values in 16 bits exist while their unit is open, over an observation, too.
+  Engine narrow(toy.store, Device::cpu(),
+                {.compute = DType::bf16, .update = engine.config().update});
+  run_micro_batch(narrow, gradients);
+  const Tape tape = narrow.inference_tape();
+  const Tape::Use use(tape, *toy.tall.unit);
+  const std::vector<double> values = tape.parameter(toy.tall).value().to_doubles();
+  narrow.observe("sampled");
+  CHECK(tape.parameter(toy.tall).value().to_doubles() == values);
 }

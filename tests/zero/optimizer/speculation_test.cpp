@@ -179,6 +179,11 @@ TEST_CASE("after two redone steps in a row speculation pauses for 2, 4, 8 steps"
   constexpr double small = 0.01;
   CHECK(redone({1, small, 1, small, 1, 1, 1, 1, small, 1, 1, 1}) ==
         std::vector<int64_t>{1, 1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6});
+  // The step after a skipped one has its number.
+  SpeculatingEngine run(speculating_on_disk());
+  for (const double size : {1.0, double{INFINITY}, 1.0, 1.0, 1.0}) run.step(7, size);
+  CHECK(run.engine.skipped() == 1);
+  CHECK(run.engine.speculated()->redone == 1);
 }
 
 TEST_CASE(
@@ -195,8 +200,14 @@ TEST_CASE(
     const SwapCount between = swapped(run.device);
     run.engine.step(1e-2f);
     const SwapCount end = swapped(run.device);
-    return std::vector<int64_t>{between.read - begin.read, between.written - begin.written,
-                                end.read - between.read, end.written - between.written, before};
+    const SwapCount redo = run.engine.speculated().value_or(Engine::Speculated{}).redo_io;
+    return std::vector<int64_t>{between.read - begin.read,
+                                between.written - begin.written,
+                                end.read - between.read,
+                                end.written - between.written,
+                                before,
+                                redo.read,
+                                redo.written};
   };
   const std::vector<int64_t> early = moved(config);
   config.offload.speculation = 0;
@@ -207,6 +218,8 @@ TEST_CASE(
   CHECK(early[3] == 0);
   CHECK(early[0] == late[0] + late[2]);
   CHECK(early[1] == late[3]);
+  CHECK(early[5] == late[2]);  // a step that is redone reads and writes all of it again
+  CHECK(early[6] == late[3]);
   // Two of its chunks of 64 elements are read before forward: masters and two moments, in blocks.
   CHECK(late[4] == 0);
   CHECK(early[4] == 6 * 4096);
