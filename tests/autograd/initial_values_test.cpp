@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tests/autograd/op_check.h"
+#include "zerograd/autograd/values.h"
 
 // Initial values as torch.nn.init's, and samples as torch.multinomial's. Numbers of PyTorch 2.15.
 using namespace zg;
