@@ -36,7 +36,12 @@ struct Sixteen {
 /// The lanes of a register from `first` on, in f64.
 template <size_t first, size_t... lane>
 inline Doubles widen(Part a, std::index_sequence<lane...>) {
-  return __builtin_convertvector(__builtin_shufflevector(a, a, first + lane...), Doubles);
+  const auto half = __builtin_shufflevector(a, a, first + lane...);
+#if defined(__AVX512F__)
+  return _mm512_cvtps_pd(half);  // GCC 12 converts halves of `half`, and joins them
+#else
+  return __builtin_convertvector(half, Doubles);
+#endif
 }
 inline Sixteen widen(Vec a) {
   constexpr auto indices = std::make_index_sequence<double_lanes>();

@@ -128,12 +128,13 @@ void add_overflow(Total& total, const T* x) {
 }
 
 template <class T>
-void add_range(Total& total, GranuleSums granule_sums, const T* x, int64_t granules) {
+void add_range(Total& total, const GranuleTable& table, const T* x, int64_t granules) {
   constexpr int64_t batch = 256;
   double sums[batch];
   for (int64_t begin = 0; begin < granules; begin += batch) {
     const int64_t count = std::min(batch, granules - begin);
-    granule_sums(x + begin * granule, count, sums);
+    table.sums[static_cast<size_t>(dtype_of<T>)](x + begin * granule, count, sums);
+    if (table.add && table.add(sums, (count + 7) / 8 * 8, total.limbs)) continue;
     for (int64_t i = 0; i < count; ++i) {
       if (std::isfinite(sums[i]))
         add(total, sums[i]);
@@ -177,8 +178,7 @@ namespace {
 void sum_squares_of(const SumOfSquares::Part& a, Workspace workspace, Stream& stream) {
   const Parts parts(a.x.numel());
   const int64_t granules = a.x.numel() / granule;
-  const GranuleSums sums =
-      ZG_AT_LEVEL(stream.traits().isa, granule_table).sums[static_cast<size_t>(a.x.dtype())];
+  const GranuleTable& table = ZG_AT_LEVEL(stream.traits().isa, granule_table);
   Total* totals = reinterpret_cast<Total*>(workspace.data);
   visit_floating(a.x.dtype(), [&]<class T>() {
     const T* x = a.x.data<T>();
@@ -189,7 +189,7 @@ void sum_squares_of(const SumOfSquares::Part& a, Workspace workspace, Stream& st
       if (a.each)
         add_each(total, x + begin * granule, count * granule);
       else
-        add_range(total, sums, x + begin * granule, count);
+        add_range(total, table, x + begin * granule, count);
       totals[part] = total;
     });
   });

@@ -38,12 +38,18 @@ struct UpdateTable {
   UpdateVariants kinds[update_kinds];  ///< by UpdateKind
 };
 
-/// The sums of squares of `count` granules of x, in f64, in the order that zg::SumOfSquares states.
+/// The sums of squares of `count` granules of x, in f64, in the order that zg::SumOfSquares states,
+/// then zeros up to a multiple of 8 sums.
 using GranuleSums = void (*)(const void* x, int64_t count, double* sums);
 
-/// By dtype: f64, f32, bf16, f16.
+/// Adds sums of granules to the limbs of a zg::SumOfSquares. `count` is a multiple of 8, at most
+/// 2^20. Returns false, and adds nothing, if a sum is 2^520 or more, not finite, or so small that
+/// limb 0 does not hold all of it.
+using AddSums = bool (*)(const double* sums, int64_t count, int64_t* limbs);
+
 struct GranuleTable {
-  GranuleSums sums[4];
+  GranuleSums sums[4];  ///< by dtype: f64, f32, bf16, f16
+  AddSums add;          ///< null: one by one is faster
 };
 
 /// sum[0, n) = (first ? 0 : sum) + the leaf rounded.

@@ -1,5 +1,6 @@
 #include "zerograd/kernels/cpu/functions_simd.h"
 #include "zerograd/kernels/cpu/philox_simd.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/optimizer/optimizer_cpu.h"
 
 namespace zg::cpu::ZG_ISA {
@@ -142,30 +143,122 @@ const FoldTable fold_table = {{roundings<float>, roundings<bf16>, roundings<f16>
 
 namespace {
 
+/// The squares of a granule, added down to one register by the distances 8 to double_lanes.
+template <class T>
+inline Doubles squares(const T* x) {
+  Sixteen s;
+  if constexpr (std::is_same_v<T, double>)
+    __builtin_memcpy(&s, x, sizeof s);
+  else
+    s = widen(load(x));
+  for (Doubles& part : s.part) part *= part;
+  for (int width = parts; width > 0; width /= 2)
+    for (int k = 0; k < width; ++k) s.part[k] += s.part[k + width];
+  return s.part[0];
+}
+
+/// The sums of 2 * distance registers, a register of each `stride`, by the distances down to 1: in
+/// lane i that of register i.
+template <int distance>
+inline void add_lanes(Doubles* rows) {
+  if constexpr (distance > 0) {
+    constexpr auto indices = std::make_index_sequence<double_lanes>();
+#pragma GCC unroll 4
+    for (int i = 0; i < distance; ++i)
+      rows[i] = even_blocks<distance>(rows[i], rows[i + distance], indices) +
+                odd_blocks<distance>(rows[i], rows[i + distance], indices);
+    add_lanes<distance / 2>(rows);
+  }
+}
+
 template <class T>
 void granule_sums(const void* data, int64_t count, double* sums) {
   const T* x = static_cast<const T*>(data);
-  constexpr auto indices = std::make_index_sequence<double_lanes>();
-  for (int64_t g = 0; g < count; ++g, x += Vec::lanes) {
-    Sixteen s;
-    if constexpr (std::is_same_v<T, double>)
-      __builtin_memcpy(&s, x, sizeof s);
+  for (int64_t g = 0; g < count; g += double_lanes, x += double_lanes * Vec::lanes) {
+    Doubles rows[double_lanes];
+    if (g + double_lanes <= count)
+#pragma GCC unroll 8
+      for (int i = 0; i < double_lanes; ++i) rows[i] = squares(x + i * Vec::lanes);
     else
-      s = widen(load(x));
-    for (Doubles& part : s.part) part *= part;
-    for (int width = parts; width > 0; width /= 2)
-      for (int k = 0; k < width; ++k) s.part[k] += s.part[k + width];
-    Doubles sum = s.part[0];
-    if constexpr (double_lanes > 4) sum += odd_blocks<4>(sum, sum, indices);
-    if constexpr (double_lanes > 2) sum += odd_blocks<2>(sum, sum, indices);
-    sums[g] = sum[0] + sum[1];
+      for (int i = 0; i < double_lanes; ++i)
+        rows[i] = g + i < count ? squares(x + i * Vec::lanes) : Doubles{};
+    add_lanes<double_lanes / 2>(rows);
+    __builtin_memcpy(sums + g, rows, sizeof rows[0]);
   }
+  for (int64_t g = (count + double_lanes - 1) / double_lanes * double_lanes; g % 8 != 0; ++g)
+    sums[g] = 0.0;
 }
+
+#if defined(__AVX2__)
+inline Doublewords up(Doublewords a, Doublewords places) {
+#if defined(__AVX512F__)
+  return (Doublewords)_mm512_sllv_epi64((__m512i)a, (__m512i)places);
+#else
+  return (Doublewords)_mm256_sllv_epi64((__m256i)a, (__m256i)places);
+#endif
+}
+inline Doublewords down(Doublewords a, Doublewords places) {
+#if defined(__AVX512F__)
+  return (Doublewords)_mm512_srlv_epi64((__m512i)a, (__m512i)places);
+#else
+  return (Doublewords)_mm256_srlv_epi64((__m256i)a, (__m256i)places);
+#endif
+}
+
+/// The biased exponent of a double whose mantissa's lowest bit is that of limb 0.
+constexpr int lowest_biased_exponent = 1075 + SumOfSquares::lowest_exponent;
+
+/// The limb that holds the lowest bit of the mantissa.
+inline int limb_of(double x) {
+  const auto exponent = static_cast<int>(__builtin_bit_cast(uint64_t, x) >> 52);
+  return (exponent - lowest_biased_exponent) / SumOfSquares::limb_bits;
+}
+
+bool add_sums(const double* sums, int64_t count, int64_t* limbs) {
+  constexpr int bits = SumOfSquares::limb_bits;
+  constexpr double limit = 0x1p520, least_whole = 0x1p-468;
+  Doubles lows = limit - Doubles{}, highs = {}, total = {};
+  for (int64_t i = 0; i < count; i += double_lanes) {
+    const auto x = read<Doubles>(sums + i);
+    const Doubles positive = x > 0.0 ? x : limit;
+    lows = positive < lows ? positive : lows;
+    highs = x > highs ? x : highs;
+    total += x;
+  }
+  double low = limit, high = 0.0, zero_if_finite = 0.0;
+  for (int i = 0; i < double_lanes; ++i) {
+    if (lows[i] < low) low = lows[i];
+    if (highs[i] > high) high = highs[i];
+    zero_if_finite += 0.0 * total[i];
+  }
+  if (!(low >= least_whole && high < limit && zero_if_finite == 0.0)) return false;
+  // A pass adds the sums whose lowest bits lie in `limb`. Gradients of one tensor need one or two.
+  const int last = high > 0.0 ? limb_of(high) : -1;
+  for (int limb = limb_of(low); limb <= last; ++limb) {
+    Doublewords digits[3] = {};
+    for (int64_t i = 0; i < count; i += double_lanes) {
+      const auto u = read<Doublewords>(sums + i);
+      const Doublewords place = (u >> 52) - (lowest_biased_exponent + bits * limb);
+      Doublewords mantissa = (u & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
+      mantissa = place < bits ? mantissa : 0;
+      const Doublewords upper = down(mantissa, bits - place);
+      digits[0] += up(mantissa, place) & ((uint64_t{1} << bits) - 1);
+      digits[1] += upper & ((uint64_t{1} << bits) - 1);
+      digits[2] += upper >> bits;
+    }
+    for (int k = 0; k < 3; ++k)
+      for (int i = 0; i < double_lanes; ++i) limbs[limb + k] += static_cast<int64_t>(digits[k][i]);
+  }
+  return true;
+}
+#else
+constexpr AddSums add_sums = nullptr;  // shifts of lanes by different counts would cost more
+#endif
 
 }  // namespace
 
 extern const GranuleTable granule_table;
 const GranuleTable granule_table = {
-    {granule_sums<double>, granule_sums<float>, granule_sums<bf16>, granule_sums<f16>}};
+    {granule_sums<double>, granule_sums<float>, granule_sums<bf16>, granule_sums<f16>}, add_sums};
 
 }  // namespace zg::cpu::ZG_ISA
