@@ -48,7 +48,15 @@ TEST_CASE(
     engine.drop_gradients();
     Tape tape = engine.tape();
     engine.backward(tape, loss(tape));
+    Tape early = engine.tape();
+    Var old;
+    {
+      const Tape::Use use(early, toy.first);
+      const Var x = early.variable(Tensor::full({1, 31}, 1.0, DType::f16, engine.device()));
+      old = sum(linear(x, early.parameter(toy.weight)));
+    }
     CHECK(!engine.step(1e-2f).skipped);
+    CHECK(message_of<TapeError>([&] { engine.backward(early, old); }).ends_with("before backward"));
     Tape again = engine.tape();
     CHECK(message_of<TapeError>([&] { again.backward(loss(again)); }) == message);
   }

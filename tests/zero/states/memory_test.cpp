@@ -110,7 +110,43 @@ TEST_CASE("16-bit values of one rank exist from forward to a step's last backwar
       }
       train_step(engine, 2);
       CHECK(values() == frozen);
+      engine.expect_step(1, 1e-2f);
+      const Tape other = engine.inference_tape();
+      Tape tape = engine.tape();
+      const Var loss = forward(tape);
+      const Tape::Use use(other, toy.first);  // while backward frees values
+      engine.backward(tape, loss);
+      CHECK(values() == frozen + arena_bytes(first * 2));
     }
+}
+
+TEST_CASE("16-bit values of one rank are rounded once a step, also those that a segment reads") {
+  const Toy toy;
+  const Device device = Device::cpu();
+  Engine engine(toy.store, device, {.compute = DType::bf16});
+  const auto full = [&](const Shape& shape) {
+    return Tensor::full(shape, 1.0, DType::bf16, device);
+  };
+  engine.expect_step(2, 1e-2f);
+  std::weak_ptr<Buffer> values;
+  for (int reads = 0; reads < 4;) {  // two micro-batches
+    Tape tape = engine.tape();
+    Var loss;
+    {
+      const Tape::Use use(tape, toy.first);
+      loss = sum(add(tape.variable(full({7})), tape.parameter(toy.bias)));
+    }
+    const Var x = tape.variable(full({1, 31}));
+    const Var y = checkpoint(tape, {&x, 1}, [&](Tape& segment, std::span<const Var> inputs) {
+      const Tape::Use use(segment, toy.first);
+      const Var weight = segment.parameter(toy.weight);
+      if (reads++ == 0) values = weight.value().buffer();
+      CHECK(values.lock() == weight.value().buffer());
+      return linear(inputs[0], weight);
+    });
+    engine.backward(tape, add(loss, sum(y)));
+  }
+  CHECK(values.expired());
 }
 
 TEST_CASE("meta takes the same bytes as a real run, step by step") {
