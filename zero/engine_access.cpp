@@ -253,7 +253,9 @@ void Engine::set_observer(StepObserver* observer) { state_->observer = observer;
 
 Tensor Engine::origin(const Parameter& parameter) const {
   const Storage& storage = state_->storage_of(parameter);
-  return storage.rounds_at_use && is_updated(parameter) ? storage.masters : value(parameter);
+  if (storage.rounds_at_use && is_updated(parameter)) return storage.masters;
+  if (storage.stays_whole) return value(parameter);
+  return is_updated(parameter) ? storage.trainable.shard : storage.frozen.shard;
 }
 
 const Optimizers& Engine::optimizers() const { return state_->optimizers; }

@@ -90,6 +90,20 @@ TEST_CASE("copy_to_ranks sums a gradient that is complete only after that of the
       [](Vars x, int count) { return mul(linear(x[0], x[0]), sum_of_factors(count)); }, {{4, 4}});
 }
 
+TEST_CASE("copy_to_ranks sums the gradients of both operands of a product, in either order") {
+  for (const bool swapped : {false, true})
+    check_on_ranks(
+        [swapped](Tape&, Vars x, Communicator& ranks) {
+          const Var a = exp(copy_to_ranks(x[0], ranks)), b = copy_to_ranks(x[1], ranks);
+          return all_reduce(scaled_by_rank(swapped ? linear(b, a) : linear(a, b), ranks), ranks);
+        },
+        [swapped](Vars x, int count) {
+          const Var a = exp(x[0]);
+          return mul(swapped ? linear(x[1], a) : linear(a, x[1]), sum_of_factors(count));
+        },
+        {{4, 4}, {4, 4}});
+}
+
 TEST_CASE("grad() gives a rank's own gradient of what copy_to_ranks returned") {
   run_local(2, [](Communicator& ranks, const Device& device) {
     for (const bool of_x : {false, true}) {

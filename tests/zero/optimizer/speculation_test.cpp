@@ -13,6 +13,7 @@
 #include "tests/zero/training_run.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
+#include "zerograd/zero/states/transfer.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -384,6 +385,27 @@ TEST_CASE(
       run.step(2);
     });
     CHECK(!std::filesystem::exists(folder.path() + "/manifest.json"));
+  }
+}
+
+TEST_CASE("shared buffers are not overwritten or replaced until the disk has read them") {
+  const Device device = Device::cpu(0, {.swap = {.directory = "/tmp"}});
+  const int64_t numel = int64_t{8} << 20;  // 32 MiB, which take the disk some time
+  for (const int64_t next_numel : {numel, 2 * numel}) {
+    CAPTURE(next_numel);
+    const auto lane = [&](int64_t count) {
+      return zero::Streaming::Lane{
+          .tensor = Tensor::empty({count}, DType::f32, device, Space::file), .loads = false};
+    };
+    const zero::Streaming::Part part{lane(numel)}, next_part{lane(next_numel)};
+    const auto buffers = std::make_shared<zero::StreamingBuffers>(device);
+    zero::Streaming first({part}, device, buffers);
+    fill_zero(first.next()[0], device.compute());
+    first.keep();
+    const SwapTicket written = buffers->last;
+    zero::Streaming second({next_part}, device, buffers);
+    if (next_numel == numel) second.next();
+    CHECK(is_swapped(device, written));
   }
 }
 
