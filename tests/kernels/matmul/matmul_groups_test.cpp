@@ -74,7 +74,7 @@ Matmul grouped(const GroupedSize& size, DType dtype, const Device& device, int t
 
 const std::vector<GroupedSize> grouped_sizes = {
     {37, 64, {.count = 4, .blocks = {{{64, 16}}}}},
-    {130, 300, {.count = 8, .blocks = {{{760, 95}}}}},
+    {130, 350, {.count = 8, .blocks = {{{760, 95}}}}},  // a large b
     {5, 70, {.count = 4, .blocks = {{{270, 70}}}}},
     {300, 520, {.count = 2, .blocks = {{{1200, 600}}}}},
     {41, 50, {.count = 4, .blocks = {{{48, 12}, {24, 6}, {24, 6}}}}},
