@@ -180,6 +180,11 @@ TEST_CASE("after two redone steps in a row speculation pauses for 2, 4, 8 steps"
   constexpr double small = 0.01;
   CHECK(redone({1, small, 1, small, 1, 1, 1, 1, small, 1, 1, 1}) ==
         std::vector<int64_t>{1, 1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6});
+  // At last one of 1025 steps is redone: 0, 1, 4, 9, 18, 35, ... 1032, 2057, 3082.
+  SpeculatingEngine clipped({.clip_norm = always_clips,
+                             .offload = {.optimizer = Space::host, .speculation = all_shadows}});
+  for (int step = 0; step < 3083; ++step) clipped.step(7);
+  CHECK(clipped.engine.speculated()->redone == 13);
   // The step after a skipped one has its number.
   SpeculatingEngine run(speculating_on_disk());
   for (const double size : {1.0, double{INFINITY}, 1.0, 1.0, 1.0}) run.step(7, size);
