@@ -44,6 +44,7 @@ Score score(const GPT& model, const std::function<Tape()>& make_tape, const Data
   if (at_once < 1) raise<ConfigError>("score: at_once: expected 1 sample or more, got {}", at_once);
   Score score{.total = std::min(samples, dataset.epoch_samples(split))};
   const int64_t answered = dataset.block_size() + 1 - asked;
+  at_once = std::min(at_once, std::max<int64_t>(score.total, 1));
   const int64_t batches = (score.total + at_once - 1) / at_once;
   const int64_t size = ranks ? ranks->size() : 1;
 
@@ -94,7 +95,8 @@ double mean_loss(const GPT& model, const std::function<Tape()>& make_tape, const
   if (whole == 0 || batch < 1)
     raise<ConfigError>("mean_loss: expected a split and a batch of 1 sample or more, got {} and {}",
                        whole, batch);
-  const int64_t samples = batches > 0 ? std::min(whole, batch * batches) : whole;
+  const bool is_part = batches > 0 && batches <= whole / batch;
+  const int64_t samples = is_part ? batch * batches : whole;
   double sum = 0.0, targets = 0.0;
   for (int64_t first = 0; first < samples; first += batch) {
     const int64_t count = std::min(batch, samples - first);

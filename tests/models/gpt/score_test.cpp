@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/support/error_message.h"
@@ -68,6 +69,13 @@ TEST_CASE("score counts the samples whose whole answer equals the model's greedy
   const Score validation = score_of(model, data, Split::validation, 7);
   CHECK(validation.total == 7);
   CHECK(validation.correct == 4);
+  const auto make_tape = [&] { return model.tape(TapeMode::inference); };
+  constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  CHECK(score(model.gpt, make_tape, data, Split::validation, 7, most).correct == 4);
+  const auto loss = [&](int64_t batch, int64_t batches) {
+    return mean_loss(model.gpt, make_tape, data, Split::validation, model.device, batch, batches);
+  };
+  CHECK(loss(2, most) == loss(2, 0));
 }
 
 TEST_CASE("score returns its first three mistakes") {
