@@ -48,8 +48,8 @@ constexpr const char* name_of(MatrixRate rate) {
 
 /// Numbers of OptimizerRule::muon. zero/optimizer/muon.h has the formulas. Parameters with
 /// Parameter::hidden_matrix are updated as by torch.optim.Muon; its Newton-Schulz iteration is in
-/// f32 here, in bf16 there. All others are updated by adam, and so are matrices of a group with
-/// by_adam.
+/// bf16 there, here only if the engine computes in bf16. All others are updated by adam, and so are
+/// matrices of a group with by_adam.
 struct MuonOptions {
   float momentum = 0.95f;
   bool nesterov = true;

@@ -8,6 +8,7 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/trace.h"
 #include "zerograd/zero/optimizer/whole_update.h"
@@ -18,6 +19,41 @@ namespace {
 constexpr double linear = 3.4445, cubic = -4.775, quintic = 2.0315;
 constexpr int iterations = 5;
 constexpr double smallest_norm = 1e-7;
+
+/// Computes c, which is symmetric and whose rows follow each other. On a CPU the elements before
+/// the diagonal blocks are copies; accelerators would lose more time by the launches than they
+/// save.
+void symmetric_matmul(const Matmul& whole, Stream& stream) {
+  constexpr int64_t parts = 4, fewest_rows = 96;
+  const int64_t side = whole.M;
+  const bool has_parts = whole.c.device().traits().backend == Device::Type::cpu;
+  const int64_t step = has_parts ? std::max((side + parts - 1) / parts, fewest_rows) : side;
+  const auto from = [](const Tensor& x, int64_t element) {
+    return x.flat(element, x.numel() - element);
+  };
+  for (int64_t first = 0; first < side; first += step) {
+    const int64_t height = std::min(step, side - first), width = side - first;
+    Matmul part = whole;
+    part.M = height;
+    part.N = width;
+    part.lda = whole.transpose_a ? side : whole.K;
+    part.ldb = whole.transpose_b ? whole.K : side;
+    part.ldc = side;
+    part.a = from(whole.a, whole.transpose_a ? first : first * part.lda);
+    part.b = from(whole.b, whole.transpose_b ? first * part.ldb : first);
+    part.c = from(whole.c, first * side + first);
+    kernels::matmul(part, stream);
+    if (width == height) continue;
+    kernels::strided_copy({.x = part.c,
+                           .y = part.c,
+                           .extents = {width - height, height},
+                           .x_strides = {1, side},
+                           .y_strides = {side, 1},
+                           .x_offset = height,
+                           .y_offset = height * side},
+                          stream);
+  }
+}
 
 /// The update of one storage's matrices.
 class MatrixUpdate {
@@ -59,7 +95,7 @@ class MatrixUpdate {
       if (owners[i] == comm_.rank())
         orthogonalise(matrix.view(parameter.shape), norms[i],
                       rate_factor(options_.rate, parameter.shape[0], parameter.shape[1]),
-                      device_.compute());
+                      device_.compute(), config_.compute);
       if (comm_.size() == 1) continue;
       const int64_t bucket = config_.allgather_bucket_size;
       for (int64_t begin = 0; begin < matrix.numel(); begin += bucket)
@@ -152,7 +188,8 @@ double rate_factor(MuonRate rate, int64_t rows, int64_t columns) {
                                     : 0.2 * std::sqrt(std::max(height, width));
 }
 
-void orthogonalise(const Tensor& matrix, double norm, double factor, Stream& stream) {
+void orthogonalise(const Tensor& matrix, double norm, double factor, Stream& stream,
+                   DType compute) {
   const Device& device = matrix.device();
   const PurposeScope purpose(device, Purpose::workspace);
   const NameScope name(device, "Newton-Schulz");
@@ -161,23 +198,24 @@ void orthogonalise(const Tensor& matrix, double norm, double factor, Stream& str
   const int64_t rows = matrix.extent(0), columns = matrix.extent(1);
   const bool tall = rows > columns;
   const int64_t side = std::min(rows, columns), length = std::max(rows, columns);
-  Tensor x = Tensor::empty({rows, columns}, DType::f32, device);
-  Tensor next = Tensor::empty({rows, columns}, DType::f32, device);
-  const Tensor gram = Tensor::empty({side, side}, DType::f32, device);
-  const Tensor polynomial = Tensor::empty({side, side}, DType::f32, device);
+  const DType dtype = compute == DType::bf16 ? DType::bf16 : DType::f32;
+  Tensor x = Tensor::empty({rows, columns}, dtype, device);
+  Tensor next = Tensor::empty({rows, columns}, dtype, device);
+  const Tensor gram = Tensor::empty({side, side}, dtype, device);
+  const Tensor polynomial = Tensor::empty({side, side}, dtype, device);
   kernels::axpby({.x = matrix, .y = x, .a = 1.0 / std::max(norm, smallest_norm), .b = 0.0}, stream);
   for (int i = 0; i < iterations; ++i) {
-    kernels::matmul({.a = x,
-                     .b = x,
-                     .c = gram,
-                     .M = side,
-                     .N = side,
-                     .K = length,
-                     .transpose_a = tall,
-                     .transpose_b = !tall},
-                    stream);
-    kernels::matmul({.a = gram, .b = gram, .c = polynomial, .M = side, .N = side, .K = side},
-                    stream);
+    symmetric_matmul({.a = x,
+                      .b = x,
+                      .c = gram,
+                      .M = side,
+                      .N = side,
+                      .K = length,
+                      .transpose_a = tall,
+                      .transpose_b = !tall},
+                     stream);
+    symmetric_matmul({.a = gram, .b = gram, .c = polynomial, .M = side, .N = side, .K = side},
+                     stream);
     kernels::axpby({.x = gram, .y = polynomial, .a = cubic, .b = quintic}, stream);
     kernels::matmul({.a = tall ? x : polynomial,
                      .b = tall ? polynomial : x,

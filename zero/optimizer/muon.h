@@ -16,7 +16,8 @@
 //   d = nesterov ? momentum m + (1 - momentum) g : m
 //   p = (1 - rate weight_decay) p - rate factor orthogonal(d)
 //
-// PyTorch iterates in bf16, this library in f32.
+// PyTorch always iterates in bf16, this library in bf16 if the engine computes in bf16, else in
+// f32.
 //
 // Only orthogonal() needs a whole matrix. Each rank computes d of its shard, in chunks where the
 // states are streamed, and the shards of a unit are gathered. One rank makes a matrix orthogonal
@@ -42,11 +43,13 @@ ZG_API double rate_factor(MuonRate rate, int64_t rows, int64_t columns);
 ///
 ///   X = matrix / max(norm, 1e-7);   X = a X + (b A + c A A) X   with A = X X^T
 ///
-/// with a, b, c = 3.4445, -4.775, 2.0315, in f32. The singular values end between 0.7 and 1.2. A
-/// matrix with more rows than columns uses A = X^T X, which gives the transposed result of its
-/// transpose. `norm` is the matrix's Frobenius norm.
-/// Workspace: two copies of the matrix in f32, and two squares of its shorter side.
-ZG_API void orthogonalise(const Tensor& matrix, double norm, double factor, Stream& stream);
+/// with a, b, c = 3.4445, -4.775, 2.0315. The iteration is in bf16 if `compute` is bf16, else in
+/// f32. The singular values end between 0.7 and 1.2. A matrix with more rows than columns uses
+/// A = X^T X, which gives the transposed result of its transpose. `norm` is the matrix's Frobenius
+/// norm. On a CPU half of the symmetric A and A A are copies.
+/// Workspace: two copies of the matrix, and two squares of its shorter side.
+ZG_API void orthogonalise(const Tensor& matrix, double norm, double factor, Stream& stream,
+                          DType compute = DType::f32);
 
 /// By matrix of the flat array: the rank that makes it orthogonal. The largest matrix first, each
 /// to the rank with the least work so far. Depends on sizes alone.
