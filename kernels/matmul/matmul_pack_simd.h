@@ -90,14 +90,21 @@ void pack_transposed(const T* source, int64_t row_stride, int64_t columns, int64
 /// Packs all panels from an operand that stores each step of K as a row.
 template <class T>
 void pack_across(const T* source, const PackBlock& block, int64_t steps) {
-  constexpr int64_t ahead = 16 * Word<T>::elements;  // measured
+  constexpr int64_t ahead = 32 * Word<T>::elements;      // measured
+  const int64_t panel = block.panel, end = block.width;  // not read again after stores
   for (int64_t s = 0; s < steps; ++s) {
     const int64_t k = (Word<T>::swaps ? s ^ 1 : s) * Word<T>::elements;
     const T* row = source + k * block.row_stride;
     for (int64_t i = 0; i < Word<T>::elements; ++i)
       prefetch_row(row + (ahead + i) * block.row_stride, block.width * int64_t{sizeof(T)});
-    float* out = block.panels + s * block.panel;
-    for (int64_t first = 0; first < block.width; first += block.panel, out += steps * block.panel)
+    float* out = block.panels + s * panel;
+    int64_t first = 0;
+    // Whole registers of panels narrower than one.
+    if (panel < part_lanes && k + Word<T>::elements <= block.depth && s + 1 < steps)
+      for (; first + part_lanes <= end; first += panel, out += steps * panel)
+        store_part(out,
+                   Word<T>::across(row + first, block.row_stride, Word<T>::elements, part_lanes));
+    for (; first < block.width; first += block.panel, out += steps * block.panel)
       for (int64_t j = 0; j < block.panel; j += part_lanes) {
         const int64_t valid = block.width - first - j, width = block.panel - j;
         const Part words = valid <= 0 || k >= block.depth
