@@ -143,8 +143,11 @@ void resolve_precision(TrainOptions& options);
 /// applied. ConfigError where flags contradict each other or the checkpoint.
 void resolve_schedule(TrainOptions& options);
 
+/// Whether --offload-optimizer has states to place: moments, or masters beside 16-bit parameters.
+bool keeps_optimizer_states(const zero::Config& engine);
+
 /// A line for each given flag that has no effect in a run with this engine and that changes no
-/// value, such as --prefetch-units below stage 3.
+/// value, such as --prefetch-units below stage 3; and one for --speculation where it costs time.
 std::vector<std::string> flags_without_effect(const TrainOptions& options,
                                               const zero::Config& engine);
 

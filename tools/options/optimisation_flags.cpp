@@ -130,6 +130,10 @@ void resolve_schedule(TrainOptions& options) {
         options.precision());
 }
 
+bool keeps_optimizer_states(const zero::Config& engine) {
+  return engine.compute != engine.optimizer || zero::moments_of(engine.update) > 0;
+}
+
 std::vector<std::string> flags_without_effect(const TrainOptions& options,
                                               const zero::Config& engine) {
   const bool no_disk = !uses_disk(engine.offload);
@@ -140,6 +144,17 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
   const bool is_constant = options.schedule.kind == zero::ScheduleKind::hf_constant;
   constexpr const char *gathered = "parameters are gathered only at stage 3",
                        *no_exchange = "with one data rank no gradients are exchanged";
+  const bool offloads = engine.offload.optimizer != Space::device;
+  const bool keeps_states = keeps_optimizer_states(engine);
+  const char* const no_offload =
+      offloads ? "the optimizer has no state for each element, and the parameters are the masters"
+               : "no optimizer states are offloaded";
+  const bool by_adafactor = engine.update.rule == OptimizerRule::adafactor;
+  const char* const no_shadow = !offloads || !keeps_states ? no_offload
+                                : by_adafactor ? "adafactor updates parameters only after backward"
+                                : engine.stage == 0 && !alone
+                                    ? "at stage 0 several ranks add gradients only after backward"
+                                    : nullptr;
   const char* const ahead =
       gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered;
   const struct {
@@ -148,10 +163,9 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
     const char* why;
   } rows[] = {
       {"--nvme-path", no_disk, "no state is offloaded to nvme"},
-      {"--offload-optimizer-ratio", engine.offload.optimizer == Space::device,
-       "no optimizer states are offloaded"},
-      {"--speculation", engine.offload.optimizer == Space::device,
-       "no optimizer states are offloaded"},
+      {"--offload-optimizer", offloads && !keeps_states, no_offload},
+      {"--offload-optimizer-ratio", !offloads || !keeps_states, no_offload},
+      {"--speculation", no_shadow && engine.offload.speculation > 0, no_shadow},
       {"--prefetch-units", !gathers || !engine.overlap_comm, ahead},
       {"--prefetch-bucket-size", !gathers || !engine.overlap_comm, ahead},
       {"--param-persistence-threshold", !gathers, gathered},
@@ -167,6 +181,13 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
   for (const auto& [flag, has_none, why] : rows)
     if (has_none && options.has(flag) && options.config.path.empty())
       lines.push_back(fmt::format("{} has no effect: {}", flag, why));
+  const bool in_memory =
+      engine.offload.optimizer == Space::host && engine.offload.parameter != Space::file;
+  if (!no_shadow && in_memory && engine.offload.speculation > 0 && options.has("--speculation") &&
+      options.config.path.empty())
+    lines.push_back(
+        "--speculation costs time here: states on the host are in the memory in which the CPU "
+        "updates them, so copies of them save no transfer");
   return lines;
 }
 

@@ -297,7 +297,8 @@ Fields offload_fields() {
       {ZG_AT(engine.offload.speculation),
        size_row({"--speculation"},
                 "cpu: bytes of each rank for copies of offloaded optimizer states, which are\n"
-                "updated during backward, before the gradients' norm is known; 0: none"),
+                "updated during backward, before the gradients' norm is known; 0: none.\n"
+                "It helps with states on nvme; with states on the host it costs time"),
        kept("run.speculation", any_count).sparse()},
       {ZG_AT(offload.nvme_path),
        path_row({"--nvme-path"}, "DIR", PathUse::watches,

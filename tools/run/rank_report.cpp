@@ -83,9 +83,10 @@ void Rank::announce() {
                                    : device_.description();
   print_line(stderr, "rank {}/{} pid {} {}", ranks_.rank(), ranks_.size(),
              static_cast<int>(getpid()), device_.name());
+  zero::OffloadOptions offload = options_.engine.offload;
+  if (!keeps_optimizer_states(options_.engine)) offload.optimizer = Space::device;
   console_->log("{}{}, {}, ZeRO stage {}{}", hardware, ranks_.size() == 1 ? "" : " per rank",
-                options_.precision(), options_.engine.stage,
-                description_of(options_.engine.offload));
+                options_.precision(), options_.engine.stage, description_of(offload));
   if (device_.type() == Device::Type::cuda && ranks_.size() > 1)
     console_->log("ranks are connected by {}{}", ranks_.transport(),
                   options_.engine.nccl_reduce ? ", which sums gradients inexactly" : "");

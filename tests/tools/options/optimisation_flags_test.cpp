@@ -118,6 +118,23 @@ TEST_CASE("flags without effect are named with the reason, and others are not") 
   CHECK(notes({"--nvme-path", "/tmp", "--offload-optimizer", "nvme"}).empty());
   CHECK(notes({"--speculation", "1MiB"}).size() == 1);
   CHECK(notes({"--speculation", "1MiB", "--cpu-offload"}).size() == 1);
+  for (const std::string rule : {"sgd", "adafactor"})
+    CHECK(notes({"--optimizer", rule, "--offload-optimizer", "host", "--speculation", "1MiB"}) ==
+          std::vector<std::string>{
+              "--offload-optimizer has no effect: the optimizer has no state for each element, and "
+              "the parameters are the masters",
+              "--speculation has no effect: the optimizer has no state for each element, and the "
+              "parameters are the masters"});
+  CHECK(notes({"--optimizer", "sgd", "--offload-optimizer", "none"}).empty());
+  CHECK(notes({"--optimizer", "sgd", "--momentum", "0.9", "--offload-optimizer", "host"}).empty());
+  CHECK(notes({"--optimizer", "adafactor", "--precision", "bf16", "--offload-optimizer", "nvme",
+               "--speculation", "1MiB"}) ==
+        std::vector<std::string>{
+            "--speculation has no effect: adafactor updates parameters only after backward"});
+  CHECK(notes({"--offload-optimizer", "nvme", "--speculation", "1MiB"}).empty());
+  const auto on_host = notes({"--offload-optimizer", "host", "--speculation", "1MiB"});
+  REQUIRE(on_host.size() == 1);
+  CHECK(contains(on_host[0], "--speculation costs time here: "));
   CHECK(notes({"--prefetch-units", "2", "--zero-stage", "2"}).size() == 1);
   CHECK(notes({"--prefetch-units", "2", "--zero-stage", "3"}).empty());
   CHECK(
@@ -132,6 +149,22 @@ TEST_CASE("flags without effect are named with the reason, and others are not") 
   CHECK(notes({"--reduce-bucket-size", "9", "--nccl-reduce", "on"}).size() == 2);
   CHECK(notes({"--data", "sort", "--eval-batches", "9"}).size() == 1);
   CHECK(notes({"--data", "sort", "--eval-batches", "9", "--eval-interval", "2"}).empty());
+}
+
+TEST_CASE("a run says that its optimizer is on the host only if it keeps states there") {
+  const std::string run =
+      "train --data sort --steps 1 --batch-size 2 --score-samples 0 --threads 1 --n-layer 1 "
+      "--n-head 1 --n-embd 16 --offload-optimizer host --optimizer ";
+  for (const std::string rule : {"sgd", "adafactor"}) {
+    const std::string error = checked(zerograd(run + rule)).error;
+    CHECK(contains(error, "note: --offload-optimizer has no effect: "));
+    CHECK(!contains(error, "optimizer on the host"));
+  }
+  for (const std::string rule : {"adamw", "sgd --precision bf16"}) {
+    const std::string error = checked(zerograd(run + rule)).error;
+    CHECK(!contains(error, "has no effect"));
+    CHECK(contains(error, "optimizer on the host"));
+  }
 }
 
 TEST_CASE(
