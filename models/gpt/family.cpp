@@ -389,11 +389,16 @@ void validate(const GPTConfig& config) {
     raise<ConfigError>("gpt: position: expected {} in the family {}, got {}",
                        has_rope(row) ? "rope" : "learned or alibi", row.name,
                        name_of(config.position));
-  if (!has_gate(row) && (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) ||
-                         kv_heads_of(config) != config.heads || config.query_key_norm))
+  if (!has_gate(row) && kv_heads_of(config) != config.heads)
     raise<ConfigError>(
-        "gpt: family: expected {}, which have names for RMS norms, gates, grouped queries and "
-        "norms of queries and keys; got {}",
+        "gpt: kv_heads: expected {}, as many as heads, in the family {}, got {}; try without "
+        "--num-query-groups, or a --model-type of {}",
+        config.heads, row.name, kv_heads_of(config), list_families(&FamilyRow::name, has_gate));
+  if (!has_gate(row) &&
+      (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) || config.query_key_norm))
+    raise<ConfigError>(
+        "gpt: family: expected {}, which have names for RMS norms, gates and norms of queries and "
+        "keys; got {}",
         list_families(&FamilyRow::name, has_gate), row.name);
   const auto only_where_default = [&](const char* field, auto value, auto default_value) {
     if (value != decltype(value){} && default_value == decltype(value){})

@@ -113,6 +113,9 @@ TEST_CASE("structure that a family has not is an error that names the field") {
                  "gpt: window_period: expected 0 in the family mistral, got 6"));
   CHECK(contains(refused(Family::phi3, &GPTConfig::local_theta, 1e4),
                  "gpt: local_theta: expected 0 in the family phi3, got 10000"));
-  CHECK(
-      contains(refused(Family::gpt_neox, &GPTConfig::kv_heads, 1), "gpt: family: expected llama"));
+  CHECK(contains(refused(Family::gpt_neox, &GPTConfig::kv_heads, 1),
+                 "gpt: kv_heads: expected 2, as many as heads, in the family gpt_neox, got 1; try "
+                 "without --num-query-groups, or a --model-type of llama, "));
+  CHECK(contains(refused(Family::gpt_neox, &GPTConfig::query_key_norm, true),
+                 "gpt: family: expected llama"));
 }
