@@ -371,16 +371,20 @@ void AuditState::open() {
   if (on_meta() || world().rank() > 0 || is_lost) return;
   file.reset();
   previous.clear();
-  file.emplace(options.path, [&]() -> uintmax_t {
-    if (next == 0) return 0;
-    const AuditTrail trail = AuditTrail::read(options.path);
-    for (const AuditTrail::Record& kept : trail.records) {
-      if (kept.step >= next) return static_cast<uintmax_t>(kept.begin);
-      previous = kept.hash;
-    }
-    return static_cast<uintmax_t>(trail.bytes);
-  });
-  append(record);
+  try {
+    file.emplace(options.path, [&]() -> uintmax_t {
+      if (next == 0) return 0;
+      const AuditTrail trail = AuditTrail::read(options.path);
+      for (const AuditTrail::Record& kept : trail.records) {
+        if (kept.step >= next) return static_cast<uintmax_t>(kept.begin);
+        previous = kept.hash;
+      }
+      return static_cast<uintmax_t>(trail.bytes);
+    });
+    append(record);
+  } catch (const FileError& error) {
+    raise<FileError>("audit: {}", error.what());
+  }
 }
 
 void AuditState::begin_step() {

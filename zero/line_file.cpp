@@ -14,7 +14,11 @@ namespace zg::zero {
 
 LineFile::LineFile(const std::string& path, const std::function<uintmax_t()>& kept)
     : path_(path), file_(std::fopen(path.c_str(), "ae"), std::fclose) {
-  if (!file_) raise<FileError>("{} cannot be written: {}", path, std::strerror(errno));
+  if (!file_)
+    raise<FileError>(
+        "{} cannot be written: {}; expected a file in a folder that exists and is writable; try "
+        "another path",
+        path, std::strerror(errno));
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return;
   // The lock ends with the process. A file system without locks has another error.
@@ -28,7 +32,8 @@ LineFile::LineFile(const std::string& path, const std::function<uintmax_t()>& ke
 
 void LineFile::write(const std::string& line) {
   if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0)
-    raise<FileError>("writing {} failed: {}", path_, std::strerror(errno));
+    raise<FileError>("writing {} failed: {}{}", path_, std::strerror(errno),
+                     errno == ENOSPC ? "; free space there, or try a path on another disk" : "");
 }
 
 void LineFile::sync() { ::fsync(fileno(file_.get())); }

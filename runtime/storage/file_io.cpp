@@ -335,7 +335,10 @@ void make_directories(const std::string& path) {
   }
   if (!error && !fs::is_directory(path, error) && !error)
     error = std::make_error_code(std::errc::not_a_directory);
-  if (error) raise<FileError>("create: {}: {}", path, error.message());
+  if (error)
+    raise<FileError>(
+        "create: {}: {}; expected a folder that exists or can be made; try another path", path,
+        error.message());
 }
 
 void sync_directory(const std::string& path) {

@@ -101,7 +101,9 @@ TensorBoardWriter::TensorBoardWriter(const std::string& directory) : file_(nullp
     path_ = begin + std::to_string(number);
     file_.reset(std::fopen(path_.c_str(), "wx"));
   }
-  if (!file_) raise<FileError>("{} cannot be written: {}", path_, std::strerror(errno));
+  if (!file_)
+    raise<FileError>("{} cannot be written: {}; expected a writable folder; try another path",
+                     path_, std::strerror(errno));
   std::string event = event_begin(0);
   append_delimited(event, event_file_version, "brain.Event:2");
   write_bytes(tf_record(event));

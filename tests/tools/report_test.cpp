@@ -212,4 +212,16 @@ TEST_CASE("a page that cannot be written is a file error, before or after the tr
   CHECK(contains(outcome.out, "param_hash "));
 }
 
+TEST_CASE(
+    "a full disk is a warning for metrics while training goes on, and ends an audit's start") {
+  const Outcome metrics = checked(zerograd(reported_run + "--steps 1 --metrics /dev/full"), 5);
+  CHECK(contains(metrics.error, "warning: --metrics: writing /dev/full failed: "));
+  CHECK(contains(metrics.error, "; no more of it is written, and training goes on\n"));
+  CHECK_FALSE(contains(metrics.error, "error: "));
+  CHECK(contains(metrics.out, "param_hash "));
+  check_refused(reported_run + "--steps 1 --audit /dev/full", 5,
+                "error: FileError: --audit: writing /dev/full failed: No space left on "
+                "device; free space there, or try a path on another disk");
+}
+
 }  // namespace zg::testing

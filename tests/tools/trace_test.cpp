@@ -137,7 +137,7 @@ TEST_CASE("a trace that does not fit on the disk is a file error, and the run tr
     CAPTURE(outcome.error);
     CHECK(outcome.status == 5);
     CHECK(line_after(outcome.out, "param_hash ") == hash);
-    CHECK(contains(outcome.error, "error: FileError: trace: " + file + " is not written: write: "));
+    CHECK(contains(outcome.error, "warning: --trace: " + file + " is not written: write: "));
     CHECK(contains(outcome.error, reason));
     CHECK_FALSE(std::filesystem::exists(file + ".unfinished"));
   };

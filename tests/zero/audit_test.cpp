@@ -304,7 +304,7 @@ TEST_CASE_FIXTURE(
   CHECK(text_of(compare(whole, cut)) == "3 equal");
   options.audit->path = "/proc/nowhere/audit";
   engine.set_steps(0, 0);
-  CHECK_ERROR(FileError, "/proc/nowhere/audit cannot be written",
+  CHECK_ERROR(FileError, "audit: /proc/nowhere/audit cannot be written",
               Trainer(engine, options, task_of(net, device), hooks).run());
   options.audit->interval = 0;
   CHECK_ERROR(ConfigError, "audit: interval: expected 1 or more steps, got 0",

@@ -68,7 +68,9 @@ TEST_CASE("a resumed run's metrics replace the records of the steps that it repe
 TEST_CASE("an error while metrics are written names the file and no command-line flag") {
   zero::MetricsFile file("/dev/full", /*resumed=*/false, 0);
   CHECK_THROWS_WITH_AS(file.write(record_of(0)),
-                       "writing /dev/full failed: No space left on device", FileError);
+                       "writing /dev/full failed: No space left on device; free space there, or "
+                       "try a path on another disk",
+                       FileError);
 }
 
 TEST_CASE_FIXTURE(NetEngine, "a trainer's observer notes memory at six points of each step") {

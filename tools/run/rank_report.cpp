@@ -181,7 +181,14 @@ int Rank::run_steps() {
   if (is_first() || options_.process)
     for (const Checkpoint& checkpoint : {run_.checkpoint, run_.initial})
       if (checkpoint) checkpoint->close();
-  const zero::TrainingEnd end = trainer_->run();
+  const zero::TrainingEnd end = [&] {
+    try {
+      return trainer_->run();
+    } catch (const FileError& error) {
+      if (!std::string(error.what()).starts_with("audit: ")) throw;
+      raise<FileError>("--{}", error.what());
+    }
+  }();
   using Reason = zero::TrainingEnd::Reason;
   if (end.reason == Reason::finished) {
     const int status = finish();
@@ -273,7 +280,7 @@ void Rank::write(const char* flag, std::optional<File>& file, const What&... wha
   try {
     file->write(what...);
   } catch (const FileError& error) {
-    console_->log("error: FileError: {}: {}; no more of it is written, and training goes on", flag,
+    console_->log("warning: {}: {}; no more of it is written, and training goes on", flag,
                   error.what());
     file.reset();
     results_lost_ = true;
@@ -334,7 +341,7 @@ void Rank::write_trace() {
                     traced->path);
   } catch (const FileError& error) {
     console_->end_progress();
-    print_line(stderr, "error: FileError: {}; training goes on", error.what());
+    print_line(stderr, "warning: --{}; training goes on", error.what());
     results_lost_ = true;
   }
 }

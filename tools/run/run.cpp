@@ -27,7 +27,11 @@ void check_writable(const char* flag, const std::string& path) {
   std::error_code ignored;
   const bool existed = std::filesystem::exists(path, ignored);
   std::FILE* file = std::fopen(path.c_str(), "a");
-  if (!file) raise<FileError>("{}: {} cannot be written: {}", flag, path, std::strerror(errno));
+  if (!file)
+    raise<FileError>(
+        "{}: {} cannot be written: {}; expected a file in a folder that exists and is writable; "
+        "try another path",
+        flag, path, std::strerror(errno));
   std::fclose(file);
   // A dangling link belongs to the user, for example /dev/stdout when stdout is closed.
   if (!existed && !std::filesystem::is_symlink(path, ignored))
@@ -54,7 +58,11 @@ void check_outputs(Run& run) {
   if (options.only_planned) return;
   refuse_kill_switch(options.kill_switch);
   if (!writes_checkpoints(options)) return;
-  make_directories(options.save);
+  try {
+    make_directories(options.save);
+  } catch (const FileError& error) {
+    raise<FileError>("--save: {}", error.what());
+  }
   if (!run.lock) run.lock = lock_directory(options.save);
   check_own_directory(options.save, run.checkpoint);
 }

@@ -229,8 +229,19 @@ TEST_CASE("missing files and files of a wrong format end in a file error") {
   check_refusals({
       {"train --data /nowhere/text.txt", 5, "FileError: "},
       {"train --data sort --resume /nowhere", 5, "/nowhere"},
-      {"train --data sort --metrics /nowhere/metrics", 5, "/nowhere/metrics"},
-      {"train --data sort --trace /nowhere/trace", 5, "--trace: /nowhere/trace cannot be written"},
+      {"train --data sort --metrics /nowhere/metrics", 5,
+       "--metrics: /nowhere/metrics cannot be written: No such file or directory; expected a file "
+       "in "
+       "a folder that exists and is writable; try another path"},
+      {"train --data sort --trace /nowhere/trace", 5,
+       "--trace: /nowhere/trace cannot be written: No such file or directory; expected a file in a "
+       "folder that exists and is writable; try another path"},
+      {"train --data sort --save /proc/x", 5,
+       "--save: create: /proc/x: No such file or directory; expected a folder that "
+       "exists or can be made; try another path"},
+      {"train --data sort --model-type gpt-nano --num-query-groups 1", 2,
+       "expected 3, as many as heads, in the family gpt, got 1; try without --num-query-groups, "
+       "or "},
       {"eval /nowhere", 5, "/nowhere: there is nothing of that name; expected a step_N folder"},
       {"generate /nowhere --prompt a", 5, "/nowhere"},
   });
