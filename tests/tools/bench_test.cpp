@@ -243,6 +243,18 @@ TEST_CASE("bench step runs train's steps, and the times of its parts add up to 1
         64.0 * (4 * (2 * 12 * 32 * 32 + 65 * 32) + 6 * 2 * 16 * 32));
 }
 
+TEST_CASE("bench step does not count the memory of the process that starts it") {
+  const std::vector<char> resident(size_t{1} << 30, 1);
+  const TemporaryFolder folder;
+  const std::string json = folder / "step.json";
+  checked(zerograd(
+      "bench step --n-layer 1 --n-head 2 --n-embd 16 --vocab-size 65 --block-size 8 --batch-size 1 "
+      "--steps 1 --warm-up 0 --threads 1 --json " +
+      json));
+  CHECK(resident.back() == 1);
+  CHECK(nlohmann::json::parse(std::ifstream(json))["peak_resident_bytes"] < 5e8);
+}
+
 TEST_CASE("bench step --against times the steps of two runs in turns") {
   const TemporaryFolder folder;
   std::vector<std::string> words = words_of(
