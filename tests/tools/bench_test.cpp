@@ -270,6 +270,11 @@ TEST_CASE("bench step --against times the steps of two runs in turns") {
   // delay one of the steps.
   CHECK(record["ratios_against"][2] > 1.0);
   CHECK(contains(outcome.out, "\nagainst: a step takes "));
+  for (const char* flag : {"--threads 1", "--device cuda", "--steps 4", "--nvme-path /tmp"}) {
+    std::vector<std::string> shared = words;
+    shared.back() = flag;
+    CHECK(contains(checked(zerograd(shared), 2).error, "--against: both runs have one --"));
+  }
   words.insert(words.end(), {"--ranks", "2"});
   CHECK(contains(checked(zerograd(words), 2).error, "--against: expected one rank in both runs"));
 }

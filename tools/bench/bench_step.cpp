@@ -166,7 +166,14 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
   return true;
 }
 
-/// The arguments without --against, and its flags.
+/// Both runs have one device, with its threads, and are timed as often.
+constexpr std::string_view shared_flags[] = {
+    "--device",        "--threads",     "--bits",
+    "--device-memory", "--host-memory", "--matmul-algorithms",
+    "--nvme-path",     "--steps",       "--warm-up",
+    "--json",          "--against"};
+
+/// The arguments without --against, and its flags. ConfigError if these name shared ones.
 std::vector<std::string> with_flags(std::vector<std::string> arguments, const std::string& flags) {
   for (size_t i = 0; i < arguments.size(); ++i)
     if (arguments[i].starts_with("--against")) {
@@ -174,7 +181,14 @@ std::vector<std::string> with_flags(std::vector<std::string> arguments, const st
       arguments.erase(begin, begin + (arguments[i] == "--against" ? 2 : 1));
     }
   std::istringstream words(flags);
-  for (std::string word; words >> word;) arguments.push_back(word);
+  for (std::string word; words >> word;) {
+    const std::string_view name = std::string_view(word).substr(0, word.find('='));
+    if (std::ranges::count(shared_flags, name))
+      throw ConfigError("--against: both runs have one " + std::string(name) +
+                        "; expected flags that change a step; try " + std::string(name) +
+                        " beside --against, or two runs");
+    arguments.push_back(word);
+  }
   return arguments;
 }
 
