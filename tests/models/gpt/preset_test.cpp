@@ -192,7 +192,7 @@ TEST_CASE("a config out of range is refused, naming the field") {
   refused("dropout", [](GPTConfig& c) { c.dropout = 1.0f; });
   refused("dropout", [](GPTConfig& c) { c.dropout = NAN; });
   refused("embedding_norm", [](GPTConfig& c) { c.embedding_norm = true; });
-  refused("family", [](GPTConfig& c) { c.kv_heads = 1; });
+  refused("kv_heads", [](GPTConfig& c) { c.kv_heads = 1; });
   refused("kv_heads", [](GPTConfig& c) { c.kv_heads = 3; });
   refused("position", [](GPTConfig& c) { c.position = Position::rope; });
   refused("head_size", [](GPTConfig& c) { c.head_size = 1025; });
