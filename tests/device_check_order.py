@@ -14,11 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest.mock
 
 root = pathlib.Path(sys.argv[1]).resolve()
 sys.path[:0] = [str(root / "tools"), str(root / "bench")]
 from device.kit import PACKED, make_record  # noqa: E402
-from device.programs import Deadline, Failed  # noqa: E402
+from device.programs import Deadline, Failed, Stopped  # noqa: E402
 from device.sequence import NSIGHT_KERNELS  # noqa: E402
 
 STEPS = {
@@ -212,6 +213,32 @@ def all_end(pids):
             return True
         time.sleep(0.05)
     return False
+
+
+def check_stop_at_start():
+    """A signal that comes just as a program has started, before its caller knows of it, leaves nothing running."""
+    class Starting(subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            started.append(self.pid)
+            signal.raise_signal(signal.SIGTERM)
+
+    def stop(number, frame):
+        raise Stopped(number)
+
+    started, said = [], "nothing"
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with unittest.mock.patch("subprocess.Popen", Starting):
+            Deadline(60).run(["sleep", "600"])
+    except Stopped as reason:
+        said = str(reason)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    ended = all_end(started)
+    expect(said == "stopped by SIGTERM" and ended, f"SIGTERM at a start: {said}; all have ended: {ended}")
+    if not ended:
+        os.killpg(started[0], signal.SIGKILL)
 
 
 def check_numbers(make):
@@ -417,6 +444,7 @@ with tempfile.TemporaryDirectory() as temporary:
     check_numbers(machines)
     check_hpu(machines)
     check_limits()
+    check_stop_at_start()
     check_pack(pathlib.Path(temporary))
 print("\n".join(wrong) or "gpu_check, hpu_check and their packs do as they say")
 sys.exit(1 if wrong else 0)

@@ -1,5 +1,6 @@
 """Runs programs for tools/gpu_check and tools/hpu_check within the limits of their step and the deadline, and logs the
 clocks of a GPU meanwhile. No process of theirs is left running."""
+import contextlib
 import os
 import pathlib
 import re
@@ -9,6 +10,9 @@ import statistics
 import subprocess
 import threading
 import time
+
+
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Skipped(Exception):
@@ -67,14 +71,12 @@ class Deadline:
         if seconds <= 0:
             raise Failed(f"the time of the step had passed before {pathlib.Path(command[0]).name} ran")
         command = [str(word) for word in command]
+        process, cut = None, False
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, cwd=folder, start_new_session=True,
-                                       env={**os.environ, **(environment or {})})
-        except OSError as error:
-            raise Failed(f"{command[0]} cannot be started: {error.strerror}") from None
-        cut = False
-        try:
+            with stops_after():
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                           stderr=subprocess.STDOUT, cwd=folder, start_new_session=True,
+                                           env={**os.environ, **(environment or {})})
             try:
                 out = process.communicate(timeout=seconds)[0]
             except subprocess.TimeoutExpired:
@@ -84,8 +86,11 @@ class Deadline:
                     out = process.communicate(timeout=10)[0]
                 except subprocess.TimeoutExpired:
                     raise Failed(f"{command[0]} took more than {seconds:.0f} s and cannot be killed") from None
+        except OSError as error:
+            raise Failed(f"{command[0]} cannot be started: {error.strerror}") from None
         finally:
-            end_group(process)
+            if process:
+                end_group(process)
         ended = Ended(pathlib.Path(command[0]).name, process.returncode,
                       out.decode(errors="replace"), cut)
         if cut and self.left() <= 0:
@@ -137,6 +142,23 @@ class Clocks(threading.Thread):
     def stop(self):
         self.over.set()
         self.join(12)
+
+
+@contextlib.contextmanager
+def stops_after():
+    """Signals that stop the run have their effect after the block: an exception within subprocess.Popen would lose a
+    program that has just started."""
+    came = []
+    handlers = {number: signal.getsignal(number) for number in STOPS if callable(signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def end_group(process):
