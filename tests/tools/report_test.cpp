@@ -220,7 +220,7 @@ TEST_CASE(
   CHECK_FALSE(contains(metrics.error, "error: "));
   CHECK(contains(metrics.out, "param_hash "));
   check_refused(reported_run + "--steps 1 --audit /dev/full", 5,
-                "error: FileError: --audit: writing /dev/full failed: No space left on "
+                "error: FileError: audit: writing /dev/full failed: No space left on "
                 "device; free space there, or try a path on another disk");
 }
 

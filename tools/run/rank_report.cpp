@@ -181,14 +181,7 @@ int Rank::run_steps() {
   if (is_first() || options_.process)
     for (const Checkpoint& checkpoint : {run_.checkpoint, run_.initial})
       if (checkpoint) checkpoint->close();
-  const zero::TrainingEnd end = [&] {
-    try {
-      return trainer_->run();
-    } catch (const FileError& error) {
-      if (!std::string(error.what()).starts_with("audit: ")) throw;
-      raise<FileError>("--{}", error.what());
-    }
-  }();
+  const zero::TrainingEnd end = trainer_->run();
   using Reason = zero::TrainingEnd::Reason;
   if (end.reason == Reason::finished) {
     const int status = finish();
